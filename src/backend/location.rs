@@ -57,6 +57,15 @@ pub trait Location {
         None
     }
 
+    /// Returns what makes the servers prove their identity before anything is sent to them; `None` if something does, or if
+    /// nothing leaves this host.
+    fn unverified(&self) -> Option<String>;
+
+    /// Returns a warning that a password was sent to a server that has not proved its identity; `None` after that.
+    fn exposure(&self) -> Option<&'static str> {
+        None
+    }
+
     /// Returns the commands that give a user exactly the rights that dlock needs.
     fn policy(&self) -> Policy;
 

@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use super::Location;
-use super::url::{self, Environment, Url, UrlError};
+use super::url::{self, Environment, REQUIRE_VERIFIED_TLS, Url, UrlError};
 
 /// All stores: the module, the condition under which it is part of the build, how its URLs begin, and further schemes,
 /// which are not offered in messages and completions. The module is named after the cargo feature that enables it.
@@ -84,12 +84,25 @@ impl Store {
 pub fn parse(url: &Url, environment: Environment<'_>) -> Result<Rc<dyn Location>, UrlError> {
     let scheme = url.scheme.as_str();
     match Store::of(scheme) {
-        Some(Store { parser: Some(parser), .. }) => (parser.parse)(url, environment),
+        Some(Store { parser: Some(parser), .. }) => {
+            let location = (parser.parse)(url, environment)?;
+            let check = || match (url::requires_verified_tls(url)?, location.unverified()) {
+                (true, Some(how)) => Err(UrlError::new(unverified(&how))),
+                _ => Ok(()),
+            };
+            check().map_err(|error| error.about(REQUIRE_VERIFIED_TLS))?;
+            Ok(location)
+        }
         Some(Store { feature, .. }) => {
             Err(UrlError::new(format!("this build has no {scheme}: build it with --features {feature}")))
         }
         None => Err(UrlError::new(format!("unknown scheme '{scheme}': known are {}", known().join(", ")))),
     }
+}
+
+/// Returns why a location is refused where servers have to prove their identity, and what makes them do so.
+pub fn unverified(how: &str) -> String {
+    format!("the server would not be verified ({REQUIRE_VERIFIED_TLS}): {how}")
 }
 
 /// Returns the options of URLs with this scheme; `None` for a scheme that this build does not know.

@@ -43,6 +43,9 @@ impl fmt::Display for Host {
     }
 }
 
+/// The option that refuses a server unless it has to prove its identity.
+pub const REQUIRE_VERIFIED_TLS: &str = "require_verified_tls";
+
 /// The reason why a URL is rejected. The text never repeats the URL itself, which may contain a password.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
@@ -127,6 +130,18 @@ impl Url {
             path: decode(path)?,
             query: options(query)?,
         })
+    }
+}
+
+/// Returns whether the URL refuses servers that need not prove their identity.
+///
+/// # Errors
+/// The option has another value than yes or no.
+pub fn requires_verified_tls(url: &Url) -> Result<bool, UrlError> {
+    match url.query.iter().find(|(name, _)| name == REQUIRE_VERIFIED_TLS).map(|(_, value)| value.as_str()) {
+        None | Some("no" | "false") => Ok(false),
+        Some("yes" | "true") => Ok(true),
+        Some(value) => Err(UrlError::new(format!("{REQUIRE_VERIFIED_TLS}= is yes or no, not '{value}'"))),
     }
 }
 

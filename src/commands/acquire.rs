@@ -102,12 +102,14 @@ impl Acquiring<'_> {
             reporter: self.reporter,
             signals: &signals,
             alarm: &alarm,
-            store: plan.target.store.display(),
+            target: &plan.target,
             patience: plan.settings.patience(),
             terms: &plan.terms,
             consequence: "",
         };
-        let awaited = match lock_wait.locks(std::slice::from_ref(&lock), None).await {
+        let awaited = lock_wait.locks(std::slice::from_ref(&lock), None).await;
+        super::warn_of_exposure(&plan.target, self.reporter);
+        let awaited = match awaited {
             Ok(awaited) => awaited,
             Err(Interruption::Signal(signal)) => return Ok(Exit::Signal(signal)),
             Err(Interruption::Guard(why)) => return Err(Failure::internal(why)),

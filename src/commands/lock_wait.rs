@@ -20,6 +20,7 @@ use crate::lease::acquire_all::{AllGranted, Lock, acquire_all, give_back};
 use crate::lease::validity::Terms;
 use crate::lock::{Claim, LockName, Mode, Success, UnknownFormat};
 use crate::report::{Reporter, WaitLine, lock_error, revoked};
+use crate::settings::StoreTarget;
 
 /// dlock stops waiting for the store and the guard process this long after the request to end. What follows
 /// (a note in the history, the end of the guard process) is bounded too: dlock is gone within 2 s.
@@ -29,7 +30,7 @@ pub(super) struct LockWait<'a> {
     pub(super) reporter: &'a Reporter,
     pub(super) signals: &'a Source,
     pub(super) alarm: &'a Alarm,
-    pub(super) store: &'a str,
+    pub(super) target: &'a StoreTarget,
     pub(super) patience: Patience,
     pub(super) terms: &'a Terms,
     /// What follows if a lock is not granted, for the end of a message.
@@ -67,6 +68,17 @@ struct Leaving {
 }
 
 impl<'a> LockWait<'a> {
+    fn store(&self) -> &'a str {
+        self.target.store.display()
+    }
+
+    fn warn_of_exposure(&self, line: &WaitLine<'_>) {
+        if let Some(exposure) = self.target.exposure() {
+            line.clear();
+            self.reporter.warning(&exposure);
+        }
+    }
+
     /// Takes the locks, all or none, as far as patience allows. Events of the `supervisor` of a parked
     /// command are handled meanwhile.
     ///
@@ -82,8 +94,9 @@ impl<'a> LockWait<'a> {
         let limits = self.patience.from(begin);
         let holder_is_ancestor = Cell::new(false);
         let waits = self.patience.wait != Wait::No;
-        let line = WaitLine::new(self.reporter, self.store, begin, limits.wait_until());
+        let line = WaitLine::new(self.reporter, self.store(), begin, limits.wait_until());
         let mut on_busy = |claim: &Claim, busy: &Busy| {
+            self.warn_of_exposure(&line);
             let is_ours = |identity| is_our_ancestor(identity, &claim.name);
             let ancestor = busy.holders.iter().any(|holder| holder.identity.as_ref().is_some_and(is_ours));
             holder_is_ancestor.set(ancestor);
@@ -96,7 +109,10 @@ impl<'a> LockWait<'a> {
             }
             Advice::Wait
         };
-        let mut on_failure = |error: &StoreError, until: Option<Moment>| line.failed(error, until);
+        let mut on_failure = |error: &StoreError, until: Option<Moment>| {
+            self.warn_of_exposure(&line);
+            line.failed(error, until);
+        };
         let mut context = WaitContext {
             give_up: &give_up,
             check_held: &check_held,
@@ -217,7 +233,7 @@ impl<'a> LockWait<'a> {
 
     /// Returns the failure for a lock that was not granted for another reason than contention, with a remedy.
     pub(super) fn failure(&self, claim: &Claim, why: NotGranted) -> Failure {
-        let (name, store, consequence) = (&claim.name, self.store, self.consequence);
+        let (name, store, consequence) = (&claim.name, self.store(), self.consequence);
         match why {
             NotGranted::Failed(error) => {
                 let is_retried = self.patience.wait != Wait::No || !self.patience.retry.is_zero();
@@ -279,7 +295,7 @@ impl<'a> LockWait<'a> {
     ) -> String {
         if !awaited.holder_is_ancestor {
             let will_wait = self.patience.wait != Wait::No;
-            return self.reporter.contended(name, self.store, busy, awaited.waited, will_wait);
+            return self.reporter.contended(name, self.store(), busy, awaited.waited, will_wait);
         }
         let line = format!(
             "{name} is held by the dlock that runs this very command: waiting for it would never end, and {instead}"

@@ -97,6 +97,13 @@ fn warn_of_hazard(held: &[HeldLock], target: &StoreTarget, reporter: &Reporter) 
     }
 }
 
+/// Warns, once, that a password was sent to a server that may be anyone, unless the configuration accepts that.
+fn warn_of_exposure(target: &StoreTarget, reporter: &Reporter) {
+    if let Some(exposure) = target.exposure() {
+        reporter.warning(&exposure);
+    }
+}
+
 /// The number of locks that are inspected within one time limit.
 const LOCKS_AT_A_TIME: usize = 1000;
 

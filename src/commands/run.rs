@@ -139,6 +139,8 @@ impl Run<'_> {
             self.supervise(&held, &mut keepers, launch, &mut supervisor).await
         };
         drop(keepers);
+        // On a connection that was opened meanwhile.
+        super::warn_of_exposure(&self.plan.target, self.reporter);
         self.note_outcome(&held, &outcome, report);
         let counts = self.plan.settings.once_per.is_some() && report.succeeded() && !outcome.was_told_to_end;
         outcome.success = counts.then_some(granted_at);

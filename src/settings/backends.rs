@@ -35,6 +35,8 @@ pub struct BackendSettings {
     pub url: Url,
     pub source: Source,
     pub accepted: Vec<Warning>,
+    /// What refuses servers that need not prove their identity, besides the URL.
+    pub requires_verified_tls: Option<Source>,
     url_source: Source,
     /// The sources of URL options that are not in the URL.
     options: Vec<(String, Source)>,
@@ -44,7 +46,14 @@ impl BackendSettings {
     /// Returns the backend of a URL without a table.
     pub(super) fn of_url(url: Url, source: Source) -> BackendSettings {
         let url_source = source.clone();
-        BackendSettings { url, source, accepted: Vec::new(), url_source, options: Vec::new() }
+        BackendSettings {
+            url,
+            source,
+            accepted: Vec::new(),
+            requires_verified_tls: None,
+            url_source,
+            options: Vec::new(),
+        }
     }
 
     /// Returns the failure for a bad URL, naming its source (78).
@@ -165,7 +174,9 @@ impl Alias {
             }
         }
         let accepted = self.accept.as_ref().map(|known| known.value.clone()).unwrap_or_default();
-        Ok(BackendSettings { url, source: named_by, accepted, url_source: url_source.clone(), options })
+        let url_source = url_source.clone();
+        let requires_verified_tls = None;
+        Ok(BackendSettings { url, source: named_by, accepted, requires_verified_tls, url_source, options })
     }
 
     /// Returns the keys in effect: of a password and a password file only the one of the later file.

@@ -116,6 +116,18 @@ impl Configuration {
     /// # Errors
     /// An unknown alias, a bad URL, or no backend named although there is a configuration file (78).
     pub fn backend(&self, named: Option<&Sourced<String>>) -> Result<BackendSettings, Failure> {
+        let mut backend = self.backend_named(named)?;
+        backend.requires_verified_tls = self.requires_verified_tls().cloned();
+        Ok(backend)
+    }
+
+    /// Returns what refuses servers that need not prove their identity, on all backends.
+    pub(super) fn requires_verified_tls(&self) -> Option<&Source> {
+        let required = self.tables.require_verified_tls.as_ref().filter(|required| required.value);
+        required.map(|required| &required.source)
+    }
+
+    fn backend_named(&self, named: Option<&Sourced<String>>) -> Result<BackendSettings, Failure> {
         let Some(Sourced { value, source }) = named else {
             if let Some(last) = self.files.last() {
                 return Err(Failure::config(format!(

@@ -10,7 +10,7 @@ use super::document::{Document, in_order};
 use super::source::{FileLocation, Source, Sourced};
 use super::table::Settings;
 use super::value::{Setting, kind, scalar, text};
-use crate::backend::url::has_password;
+use crate::backend::url::{REQUIRE_VERIFIED_TLS, has_password};
 use crate::exit::Failure;
 use crate::glob::Pattern;
 
@@ -19,6 +19,7 @@ use crate::glob::Pattern;
 pub(super) struct Tables {
     pub(super) backend: Option<Sourced<String>>,
     pub(super) require_server: Option<Sourced<bool>>,
+    pub(super) require_verified_tls: Option<Sourced<bool>>,
     pub(super) backends: Vec<Alias>,
     /// `[locks."PATTERN"]`
     pub(super) locks: Vec<LockTable>,
@@ -34,7 +35,7 @@ pub(super) struct LockTable {
     pub(super) settings: Settings,
 }
 
-const KEYS: &[&str] = &["backend", "require_server", "backends", "locks"];
+const KEYS: &[&str] = &["backend", "require_server", REQUIRE_VERIFIED_TLS, "backends", "locks"];
 
 impl Tables {
     /// Parses a file.
@@ -48,6 +49,9 @@ impl Tables {
             match key.get_ref().as_ref() {
                 "backend" => tables.backend = Some(known(document, "backend", value)?),
                 "require_server" => tables.require_server = Some(known(document, "require_server", value)?),
+                REQUIRE_VERIFIED_TLS => {
+                    tables.require_verified_tls = Some(known(document, REQUIRE_VERIFIED_TLS, value)?);
+                }
                 "backends" => {
                     for (name, value) in document.entries("backends", value)? {
                         tables.backends.push(alias(document, name, value)?);
@@ -71,6 +75,7 @@ impl Tables {
     pub(super) fn add(&mut self, later: Tables) {
         self.backend = later.backend.or(self.backend.take());
         self.require_server = later.require_server.or(self.require_server.take());
+        self.require_verified_tls = later.require_verified_tls.or(self.require_verified_tls.take());
         for alias in later.backends {
             match self.backends.iter_mut().find(|known| known.name == alias.name) {
                 Some(known) => known.add(alias.keys, alias.accept),

@@ -46,6 +46,7 @@ impl StoreTarget {
         let mut notices = Vec::new();
         let environment = |name: &str| input::variable(name).and_then(|value| value.into_string().ok());
         let store = registry::parse(&backend.url, &environment).map_err(|error| backend.failure(&error))?;
+        refuse_unverified(&*store, backend.requires_verified_tls.as_ref())?;
         for name in names {
             store
                 .check_name(name)
@@ -101,6 +102,13 @@ impl StoreTarget {
         }
     }
 
+    /// Returns a warning that a password was sent to a server that may be anyone, unless the configuration accepts that;
+    /// `None` after that.
+    pub fn exposure(&self) -> Option<String> {
+        let exposure = self.store.exposure().filter(|_| !self.accepted.contains(&Warning::Insecure));
+        exposure.map(|exposure| format!("{}: {exposure}", self.store.display()))
+    }
+
     /// Whether the configuration accepts this hazard.
     pub fn accepts(&self, hazard: &Hazard) -> bool {
         match hazard {
@@ -108,6 +116,20 @@ impl StoreTarget {
             Hazard::Forgetful => self.accepted.contains(&Warning::Efficiency),
             Hazard::Node(_) => false,
         }
+    }
+}
+
+/// Rejects a store whose servers need not prove their identity, if this source demands it.
+///
+/// # Errors
+/// It is one (78).
+pub(super) fn refuse_unverified(store: &dyn Location, demanded_by: Option<&Source>) -> Result<(), Failure> {
+    match (demanded_by, store.unverified()) {
+        (Some(source), Some(how)) => {
+            let why = registry::unverified(&how);
+            Err(Failure::config(format!("{source}: {}: {why}", store.display())))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::table::{check, check_ttl};
-use super::target::{checked_name, contradiction, one_name};
+use super::target::{checked_name, contradiction, one_name, refuse_unverified};
 use super::value::{checked, parse_fencing_token};
 use super::{CommonArguments, Configuration, Source, Sourced, StoreTarget};
 use crate::backend::location::Demand;
@@ -278,7 +278,11 @@ impl CheckPlan {
                 Some(target) if by_option || target.store.display() == hold.backend => {
                     (target.store.clone(), "")
                 }
-                _ => (store_of(hold)?, NAME_THE_STORE),
+                _ => {
+                    let store = store_of(hold)?;
+                    refuse_unverified(&*store, configuration.requires_verified_tls())?;
+                    (store, NAME_THE_STORE)
+                }
             };
             let condition = arguments
                 .fencing_token

@@ -7,15 +7,24 @@ use crate::backend;
 use crate::backend::admin::LockAdmin;
 use crate::backend::location::Policy;
 use crate::backend::net::{Address, Security, TlsSettings, distinct, list};
-use crate::backend::url::{Environment, Url, UrlError};
+use crate::backend::url::{Environment, REQUIRE_VERIFIED_TLS, Url, UrlError};
 use crate::lock::LockName;
 
 const DEFAULT_PORT: u16 = 2379;
 const DEFAULT_PREFIX: &str = "/dlock/";
 /// `user[:password]`, as `etcdctl` reads it.
 const USER_VARIABLE: &str = "ETCDCTL_USER";
-const OPTIONS: &[&str] =
-    &["prefix", "username", "password_file", "ca_file", "cert_file", "key_file", "server_name", "insecure"];
+const OPTIONS: &[&str] = &[
+    "prefix",
+    "username",
+    "password_file",
+    "ca_file",
+    "cert_file",
+    "key_file",
+    "server_name",
+    "insecure",
+    REQUIRE_VERIFIED_TLS,
+];
 
 /// The members of a cluster, and how to connect to them.
 #[derive(Clone)]
@@ -133,6 +142,10 @@ impl backend::Location for Location {
 
     fn insecure(&self) -> Option<&'static str> {
         self.security.warning()
+    }
+
+    fn unverified(&self) -> Option<String> {
+        self.security.unverified()
     }
 
     fn policy(&self) -> Policy {

@@ -165,6 +165,10 @@ impl Location {
 }
 
 impl crate::backend::Location for Location {
+    fn unverified(&self) -> Option<String> {
+        None
+    }
+
     fn display(&self) -> &str {
         &self.display
     }

@@ -10,7 +10,7 @@ use crate::backend;
 use crate::backend::admin::LockAdmin;
 use crate::backend::location::{Demand, Policy};
 use crate::backend::net::{Address, Security, TlsSettings};
-use crate::backend::url::{Environment, Url, UrlError};
+use crate::backend::url::{Environment, REQUIRE_VERIFIED_TLS, Url, UrlError};
 use crate::hex;
 use crate::lock::{LockName, Mode};
 
@@ -24,8 +24,17 @@ const LONGEST_KEY: usize = 250;
 const ENCODED: &AsciiSet = &CONTROLS.add(b' ').add(b'%');
 /// A lease is longer by two seconds at the server; shorter ones would be mostly that.
 const SHORTEST_LEASE: Duration = Duration::from_secs(3);
-const OPTIONS: &[&str] =
-    &["prefix", "username", "password_file", "ca_file", "cert_file", "key_file", "server_name", "insecure"];
+const OPTIONS: &[&str] = &[
+    "prefix",
+    "username",
+    "password_file",
+    "ca_file",
+    "cert_file",
+    "key_file",
+    "server_name",
+    "insecure",
+    REQUIRE_VERIFIED_TLS,
+];
 
 /// A server, and how to connect to it.
 #[derive(Clone)]
@@ -143,6 +152,10 @@ impl backend::Location for Location {
 
     fn insecure(&self) -> Option<&'static str> {
         self.security.warning()
+    }
+
+    fn unverified(&self) -> Option<String> {
+        self.security.unverified()
     }
 
     fn policy(&self) -> Policy {

@@ -65,7 +65,7 @@ impl Method {
             Method::CachingSha2 => Ok(caching_sha2(password.as_bytes(), nonce)),
             Method::Clear if privacy == Privacy::Verified => Ok(clear(password)),
             Method::Clear => Err(StoreError::Config(
-                "the server asks for the password itself: use ssl_mode=verify_identity with ca_file=, or a Unix socket"
+                "the server asks for the password itself: use ssl_mode=verify_ca with ca_file=, or a Unix socket"
                     .into(),
             )),
             Method::Socket => Ok(Vec::new()),
@@ -73,7 +73,8 @@ impl Method {
     }
 }
 
-/// Returns the password as it is sent when the server has no digest of it yet.
+/// Returns the password as it is sent when the server has no digest of it yet. A public key to encrypt it with is never
+/// asked for: without TLS, whoever answers could give its own.
 ///
 /// # Errors
 /// Others could read it.
@@ -81,7 +82,7 @@ pub(super) fn full(password: &str, privacy: Privacy) -> Result<Vec<u8>, StoreErr
     match privacy {
         Privacy::None => Err(StoreError::Config(
             "the server asks for the password itself (caching_sha2_password), and the connection is not encrypted: use \
-             ssl_mode=required, ssl_mode=verify_identity with ca_file=, or a Unix socket"
+             ssl_mode=verify_ca with ca_file=, or a Unix socket"
                 .into(),
         )),
         Privacy::Encrypted | Privacy::Verified => Ok(clear(password)),

@@ -213,7 +213,13 @@ impl Connection {
                 }
                 // It knows a digest of the password, which fits.
                 Some((&MORE_DATA, [3])) => continue,
-                Some((&MORE_DATA, [4])) if method == Method::CachingSha2 => full(&password, self.privacy)?,
+                Some((&MORE_DATA, [4])) if method == Method::CachingSha2 => {
+                    let answer = full(&password, self.privacy)?;
+                    if self.privacy == Privacy::Encrypted && !password.is_empty() {
+                        location.security.note_exposure();
+                    }
+                    answer
+                }
                 _ => return Err(malformed()),
             };
             self.send(&answer).await?;

@@ -1,6 +1,7 @@
 //! `dlock doctor`: checks the server, the table, and a scratch lock.
 
 use super::connection::Connection;
+use super::location::{Encryption, Location};
 use super::store::MysqlStore;
 use super::table::literal;
 use crate::backend::StoreError;
@@ -16,6 +17,9 @@ const LEASE_CLOCK: &str = "the server's, in steps of 1us; the lock of a crashed 
 
 const SESSION_CLOCK: &str = "the server's, in steps of 1s; the lock of a crashed holder is free when its connection ends, at \
                              most one --ttl (30s unless set) after its last renewal";
+
+const VERIFY: &str =
+    "use ssl_mode=verify_ca with ca_file=, the authority of the server (MySQL: ca.pem in its data directory)";
 
 const REMEDIES: Remedies = Remedies {
     port: "check that the name and port are right, that the server runs and listens there (bind_address), and that no \
@@ -36,7 +40,7 @@ impl MysqlStore {
     pub(super) async fn examine_server(&mut self, diagnosis: &Diagnosis) -> Result<(), StoreError> {
         let location = self.client.location.clone();
         // The configured files are read first: the server is not contacted if they cannot be used.
-        location.security.credentials.password()?;
+        let password = location.security.credentials.password()?.filter(|password| !password.is_empty());
         let session = Session::of(location.security.tls.as_ref(), &location.address)?;
         for finding in reachability::secret_files(&location.security) {
             diagnosis.found(finding);
@@ -49,7 +53,11 @@ impl MysqlStore {
             }
         };
         diagnosis.begin("authentication");
-        let connection = match Connection::over(socket, session, &location).await {
+        let connection = Connection::over(socket, session, &location).await;
+        if location.security.take_exposure() {
+            diagnosis.found(exposed());
+        }
+        let connection = match connection {
             Ok(connection) => connection,
             Err(error) => {
                 diagnosis.found(refused(&error));
@@ -57,10 +65,16 @@ impl MysqlStore {
             }
         };
         match connection.is_encrypted() {
+            true if location.encryption != Encryption::Verified => {
+                diagnosis.found(unverified(&location, password.is_some()));
+            }
             true => {
                 diagnosis.found(reachability::certificate(&location.security, connection.certificate_end()))
             }
             false => {
+                if location.encryption == Encryption::Preferred && peer.is_some() && password.is_some() {
+                    diagnosis.found(unverified(&location, true));
+                }
                 let mut security = location.security.clone();
                 security.tls = None;
                 if let Some(finding) = reachability::plain_text(&security, peer, &REMEDIES) {
@@ -278,6 +292,32 @@ impl MysqlStore {
         };
         diagnosis.measure_latency("reads", async || Ok(self.client.query(&sql).await.map(drop)?)).await
     }
+}
+
+/// Returns the finding for a server that need not prove its identity.
+fn unverified(location: &Location, has_password: bool) -> Finding {
+    let consequence = match has_password {
+        true => {
+            "a man in the middle can take the lock, and gets the password itself if he asks for it over TLS"
+        }
+        false => "a man in the middle can take the lock",
+    };
+    Finding::warning(
+        "tls",
+        format!("the server's certificate is not checked ({})", location.unverified_by()),
+        consequence,
+        VERIFY,
+    )
+}
+
+/// Returns the finding for a password that was sent to such a server.
+fn exposed() -> Finding {
+    Finding::warning(
+        "password",
+        "the server asked for the password itself, and got it over TLS that is not verified",
+        "whoever answered has the password, if it is not the server",
+        VERIFY,
+    )
 }
 
 /// Returns the finding for a user that cannot have the table.

@@ -10,7 +10,7 @@ use crate::backend::admin::LockAdmin;
 use crate::backend::location::{Demand, Policy};
 use crate::backend::net::{Address, Security, TlsSettings};
 use crate::backend::shedlock;
-use crate::backend::url::{Environment, Url, UrlError};
+use crate::backend::url::{Environment, REQUIRE_VERIFIED_TLS, Url, UrlError};
 use crate::lock::{LockName, Mode};
 
 const DEFAULT_PORT: u16 = 3306;
@@ -30,6 +30,7 @@ const OPTIONS: &[&str] = &[
     "key_file",
     "server_name",
     "insecure",
+    REQUIRE_VERIFIED_TLS,
     "ssl_ca",
     "ssl_cert",
     "ssl_key",
@@ -37,6 +38,9 @@ const OPTIONS: &[&str] = &[
 /// The names that the clients of MySQL and MariaDB have for these options.
 const SYNONYMS: [(&str, &str); 3] =
     [("ssl_ca", "ca_file"), ("ssl_cert", "cert_file"), ("ssl_key", "key_file")];
+
+/// Accepts a certificate of the authority in `ca_file`, whatever its name is: those that MySQL makes have none.
+const VERIFY_CA: &str = "verify_ca";
 
 /// When a connection is encrypted: `--ssl-mode` of those clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +51,7 @@ pub(super) enum Encryption {
     Preferred,
     /// Always; its identity is not verified.
     Required,
-    /// Always, and only with a server that proves its identity.
+    /// Always, and only with a server that proves its identity, or by `verify_ca` that its authority is known.
     Verified,
 }
 
@@ -57,9 +61,9 @@ impl Encryption {
             "disabled" => Ok(Encryption::Disabled),
             "preferred" => Ok(Encryption::Preferred),
             "required" => Ok(Encryption::Required),
-            "verify_identity" => Ok(Encryption::Verified),
+            VERIFY_CA | "verify_identity" => Ok(Encryption::Verified),
             _ => Err(UrlError::new(format!(
-                "unknown ssl_mode '{mode}' (known: disabled, preferred, required, verify_identity)"
+                "unknown ssl_mode '{mode}' (known: disabled, preferred, required, verify_ca, verify_identity)"
             ))),
         }
     }
@@ -130,8 +134,12 @@ impl Location {
             None if option("insecure").is_some() => Encryption::Required,
             None => Encryption::Preferred,
         };
-        let tls = (encryption != Encryption::Disabled)
-            .then(|| TlsSettings { insecure: encryption != Encryption::Verified, ..TlsSettings::default() });
+        let any_name = option("ssl_mode").is_some_and(|mode| mode.eq_ignore_ascii_case(VERIFY_CA));
+        let tls = (encryption != Encryption::Disabled).then(|| TlsSettings {
+            insecure: encryption != Encryption::Verified,
+            any_name,
+            ..TlsSettings::default()
+        });
         let mut location = Location {
             address,
             security: Security::of(url, tls, scheme.to_owned()),
@@ -176,6 +184,15 @@ impl Location {
             _ => return Err(UrlError::new(format!("{name}= is yes, not '{value}'"))),
         }
         Ok(())
+    }
+
+    /// Returns why the server is not verified.
+    pub(super) fn unverified_by(&self) -> &'static str {
+        match self.encryption {
+            _ if self.is_insecure => "insecure",
+            Encryption::Preferred => "ssl_mode=preferred",
+            _ => "ssl_mode=required",
+        }
     }
 
     /// Completes the user and the password. Some users have none.
@@ -252,6 +269,19 @@ impl backend::Location for Location {
 
     fn insecure(&self) -> Option<&'static str> {
         self.security.warning().filter(|_| self.is_insecure)
+    }
+
+    fn unverified(&self) -> Option<String> {
+        let is_verified =
+            self.encryption == Encryption::Verified || matches!(self.address, Address::Socket(_));
+        (!is_verified).then(|| "use ssl_mode=verify_ca with ca_file=, or ssl_mode=verify_identity".to_owned())
+    }
+
+    fn exposure(&self) -> Option<&'static str> {
+        self.security.take_exposure().then_some(
+            "the server asked for the password itself, and got it over TLS that is not verified, so that it may be anyone: \
+             use ssl_mode=verify_ca with ca_file=",
+        )
     }
 
     fn policy(&self) -> Policy {

@@ -2,10 +2,11 @@
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Credentials, TlsSettings};
-use crate::backend::url::{Environment, Url, UrlError};
+use crate::backend::url::{Environment, REQUIRE_VERIFIED_TLS, Url, UrlError};
 
 /// The credentials of the client, and TLS if the URL requires it.
 #[derive(Clone)]
@@ -18,12 +19,20 @@ pub struct Security {
     pub other_scheme: String,
     /// The servers that a connection was opened to.
     known_servers: Arc<Mutex<HashSet<SocketAddr>>>,
+    /// The password itself was sent to a server that has not proved its identity.
+    has_exposed_password: Arc<AtomicBool>,
 }
 
 impl Security {
     /// Returns the security that the scheme and the authority of a URL describe.
     pub fn of(url: &Url, tls: Option<TlsSettings>, other_scheme: String) -> Security {
-        Security { credentials: Credentials::of(url), tls, other_scheme, known_servers: Arc::default() }
+        Security {
+            credentials: Credentials::of(url),
+            tls,
+            other_scheme,
+            known_servers: Arc::default(),
+            has_exposed_password: Arc::default(),
+        }
     }
 
     /// Notes a server, and returns whether it is new. Only then it is worth finding out whether it uses TLS: a server that
@@ -32,14 +41,26 @@ impl Security {
         self.known_servers.lock().unwrap_or_else(PoisonError::into_inner).insert(server)
     }
 
-    /// Applies an option of the URL, and returns whether it is one of these: `username`, `password_file`, `ca_file`,
-    /// `cert_file`, `key_file`, `server_name`, `insecure`. `no_tls` is what to say of an option for TLS in a URL
+    /// Notes that the password itself is about to be sent to a server that has not proved its identity.
+    pub fn note_exposure(&self) {
+        self.has_exposed_password.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether that was noted since the last call, by any clone.
+    pub fn take_exposure(&self) -> bool {
+        self.has_exposed_password.swap(false, Ordering::Relaxed)
+    }
+
+    /// Applies an option of the URL, and returns whether it is one of these: `require_verified_tls`, `username`, `password_file`,
+    /// `ca_file`, `cert_file`, `key_file`, `server_name`, `insecure`. `no_tls` is what to say of an option for TLS in a URL
     /// without.
     ///
     /// # Errors
     /// The value is invalid, or the option needs TLS.
     pub fn set(&mut self, name: &str, value: &str, no_tls: &str) -> Result<bool, UrlError> {
         match (name, &mut self.tls) {
+            // Checked with the whole location.
+            (REQUIRE_VERIFIED_TLS, _) => {}
             ("username", _) => self.credentials.set_username(value),
             ("password_file", _) => self.credentials.set_password_file(name, value)?,
             (name, _) if !TlsSettings::OPTIONS.contains(&name) => return Ok(false),
@@ -73,6 +94,14 @@ impl Security {
             None => "to the URL, or as password_file=".to_owned(),
         };
         Err(UrlError::new(format!("a username without a password: add it {ways}")))
+    }
+
+    /// Returns what makes a server prove its identity before anything is sent to it, if nothing does.
+    pub fn unverified(&self) -> Option<String> {
+        match &self.tls {
+            None => Some(format!("use {}://", self.other_scheme)),
+            Some(tls) => tls.insecure.then(|| "remove insecure".to_owned()),
+        }
     }
 
     /// Returns the warning about a server that is not authenticated, if there is one.

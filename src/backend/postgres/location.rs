@@ -252,6 +252,12 @@ impl backend::Location for Location {
         self.security.warning().filter(|_| self.mode != SslMode::Prefer)
     }
 
+    fn unverified(&self) -> Option<String> {
+        let is_local = self.servers.iter().all(|server| matches!(server, Address::Socket(_)));
+        let needed = self.security.unverified().filter(|_| !is_local);
+        needed.map(|_| "use sslmode=verify-full, without insecure".to_owned())
+    }
+
     fn policy(&self) -> Policy {
         policy(self)
     }

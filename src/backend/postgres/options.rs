@@ -7,7 +7,7 @@ use super::encryption::{SslMode, of_environment};
 use super::gate::{Choice, Recipe};
 use crate::backend::shedlock;
 use crate::backend::sql::TABLE;
-use crate::backend::url::{Environment, Url, UrlError};
+use crate::backend::url::{Environment, REQUIRE_VERIFIED_TLS, Url, UrlError};
 
 pub(super) const OPTIONS: &[&str] = &[
     "table",
@@ -35,6 +35,7 @@ pub(super) const OPTIONS: &[&str] = &[
     "key_file",
     "server_name",
     "insecure",
+    REQUIRE_VERIFIED_TLS,
 ];
 
 /// The longest identifier of a server that was built with its defaults.

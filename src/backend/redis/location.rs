@@ -80,6 +80,11 @@ impl backend::Location for Location {
         self.security.warning()
     }
 
+    fn unverified(&self) -> Option<String> {
+        let is_local = matches!(self.topology, Topology::Server(Address::Socket(_)));
+        self.security.unverified().filter(|_| !is_local)
+    }
+
     fn policy(&self) -> Policy {
         policy(self)
     }

@@ -13,7 +13,7 @@ use crate::backend::admin::LockAdmin;
 use crate::backend::ledger::Contender;
 use crate::backend::location::Policy;
 use crate::backend::net::{Address, Security, TlsSettings, distinct, list, open};
-use crate::backend::url::{Environment, Url, UrlError};
+use crate::backend::url::{Environment, REQUIRE_VERIFIED_TLS, Url, UrlError};
 use crate::lock::LockName;
 
 const DEFAULT_PORT: u16 = 2181;
@@ -36,6 +36,7 @@ const OPTIONS: &[&str] = &[
     "key_file",
     "server_name",
     "insecure",
+    REQUIRE_VERIFIED_TLS,
 ];
 
 /// An ensemble that stores locks, and how to connect to it.
@@ -191,6 +192,10 @@ impl backend::Location for Location {
 
     fn insecure(&self) -> Option<&'static str> {
         self.security.warning()
+    }
+
+    fn unverified(&self) -> Option<String> {
+        self.security.unverified()
     }
 
     fn policy(&self) -> Policy {

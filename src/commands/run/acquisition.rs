@@ -22,6 +22,7 @@ impl<'a> Run<'a> {
         let lock_wait = self.lock_wait();
         let awaited = lock_wait.locks(locks, Some(supervisor)).await;
         report.stop_waiting();
+        crate::commands::warn_of_exposure(&self.plan.target, self.reporter);
         let awaited = match awaited {
             Ok(awaited) => awaited,
             Err(Interruption::Signal(signal)) => {
@@ -65,7 +66,7 @@ impl<'a> Run<'a> {
             reporter: self.reporter,
             signals: &self.signals,
             alarm: &self.alarm,
-            store: self.plan.target.store.display(),
+            target: &self.plan.target,
             patience: self.plan.settings.patience(),
             terms: &self.plan.terms,
             consequence: "; the command did not run",

@@ -112,12 +112,12 @@ const WRONG_REDIS: &[(&str, &str)] = &[
     ),
     (
         "redis-sentinel://h/locks?sentinel_password=x",
-        "unknown option 'sentinel_password' for redis-sentinel:// (known: sentinel_username, sentinel_password_file, recipe, prefix, db, username, password_file, wait_replicas, protocol, ca_file, cert_file, key_file, server_name, insecure)",
+        "unknown option 'sentinel_password' for redis-sentinel:// (known: sentinel_username, sentinel_password_file, recipe, prefix, db, username, password_file, wait_replicas, protocol, ca_file, cert_file, key_file, server_name, insecure, require_verified_tls)",
     ),
     ("redis-sentinel://h/locks?wait_replicas=-1", "wait_replicas= is a number of replicas, not '-1'"),
     (
         "redis://h?sentinel_password_file=/x",
-        "unknown option 'sentinel_password_file' for redis:// (known: recipe, prefix, db, username, password_file, wait_replicas, protocol, ca_file, cert_file, key_file, server_name, insecure)",
+        "unknown option 'sentinel_password_file' for redis:// (known: recipe, prefix, db, username, password_file, wait_replicas, protocol, ca_file, cert_file, key_file, server_name, insecure, require_verified_tls)",
     ),
     (
         "redis-cluster://",
@@ -168,7 +168,7 @@ fn an_invalid_backend_is_refused_and_its_source_named() {
 fn an_unknown_option_of_a_url_is_named_with_the_known_ones() {
     let output = refused(&["run", "-b", "redis://h?ttl=5", "x", "--", "touch", "t"]);
     let line = "dlock: --backend: unknown option 'ttl' for redis:// (known: recipe, prefix, db, username, \
-                password_file, wait_replicas, protocol, ca_file, cert_file, key_file, server_name, insecure)\n";
+                password_file, wait_replicas, protocol, ca_file, cert_file, key_file, server_name, insecure, require_verified_tls)\n";
     assert_eq!(output.outcome(), (Exit::Code(78), "", line));
 }
 

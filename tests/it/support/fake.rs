@@ -120,7 +120,8 @@ impl Fake {
         })
     }
 
-    fn start(script: impl Fn(&Conversation, TcpStream) + Send + Sync + 'static) -> Self {
+    /// Carries this out on each connection.
+    pub fn start(script: impl Fn(&Conversation, TcpStream) + Send + Sync + 'static) -> Self {
         let script: Arc<Script> = Arc::new(script);
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
         let port = listener.local_addr().expect("an address").port();

@@ -1,5 +1,6 @@
 //! Real MariaDB and MySQL servers.
 
+pub mod fake;
 mod product;
 
 pub use self::product::Product;

@@ -4,7 +4,7 @@ use super::Location;
 use super::topology::{NO_DATABASES, Topology, database_of, servers};
 use crate::backend::net::{Address, Credentials, Security, TlsSettings, list};
 use crate::backend::redis::recipe::Recipe;
-use crate::backend::url::{Environment, Url, UrlError};
+use crate::backend::url::{Environment, REQUIRE_VERIFIED_TLS, Url, UrlError};
 
 /// The options of a URL; the first two apply to sentinels only.
 const OPTIONS: &[&str] = &[
@@ -22,6 +22,7 @@ const OPTIONS: &[&str] = &[
     "key_file",
     "server_name",
     "insecure",
+    REQUIRE_VERIFIED_TLS,
 ];
 
 impl Location {

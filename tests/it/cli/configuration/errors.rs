@@ -36,11 +36,11 @@ fn an_unknown_key_is_named_with_line_and_column_and_the_known_ones() {
     assert_wrong([
         (
             "bakend = \"x\"",
-            "FILE:1:1: unknown key 'bakend': known are backend, require_server, backends, locks".to_owned(),
+            "FILE:1:1: unknown key 'bakend': known are backend, require_server, require_verified_tls, backends, locks".to_owned(),
         ),
         (
             "# ü\n\n[lock.x]\n",
-            "FILE:3:2: unknown key 'lock': known are backend, require_server, backends, locks".into(),
+            "FILE:3:2: unknown key 'lock': known are backend, require_server, require_verified_tls, backends, locks".into(),
         ),
         ("[locks.x]\nttl = 1\n  tll = 1\n", format!("FILE:3:3: unknown key 'tll' {}", locks("x"))),
         ("locks.\"ü*\" = { tll = 1 }", format!("FILE:1:16: unknown key 'tll' {}", locks("ü*"))),
@@ -58,7 +58,7 @@ fn an_unknown_key_is_named_with_line_and_column_and_the_known_ones() {
 #[test]
 fn an_option_that_a_store_does_not_have_is_named_with_those_it_has() {
     let known = "url, username, password, accept, recipe, prefix, db, password_file, wait_replicas, protocol, ca_file, \
-                 cert_file, key_file, server_name, insecure";
+                 cert_file, key_file, server_name, insecure, require_verified_tls";
     assert_wrong([(
         "[backends.p]\nurl = \"redis://h\"\npasword = \"s3cret\"\n",
         format!("FILE:3:1: unknown key 'pasword' in [backends.p]: known for redis: are {known}"),

@@ -9,6 +9,15 @@ mod settings;
 mod several_locks;
 mod show;
 mod tables;
+#[cfg(all(
+    feature = "redis",
+    feature = "etcd",
+    feature = "zookeeper",
+    feature = "memcached",
+    feature = "postgres",
+    feature = "mysql"
+))]
+mod verified_tls;
 
 use crate::support::dlock::Dlock;
 use crate::support::place::Place;

@@ -23,7 +23,7 @@ fn a_url_names_the_members_and_nothing_else() {
         ("etcd://h,h:2379", "h:2379 is named twice"),
         (
             "etcd://h?db=1",
-            "unknown option 'db' for etcd:// (known: prefix, username, password_file, ca_file, cert_file, key_file, server_name, insecure)",
+            "unknown option 'db' for etcd:// (known: prefix, username, password_file, ca_file, cert_file, key_file, server_name, insecure, require_verified_tls)",
         ),
         ("etcd://h?ca_file=/x", "'ca_file' needs TLS: use etcds:// instead of etcd://"),
         (

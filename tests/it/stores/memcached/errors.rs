@@ -26,7 +26,7 @@ fn a_url_names_one_server_and_nothing_else() {
         (
             "memcached://h?recipe=x",
             "unknown option 'recipe' for memcached:// (known: prefix, username, password_file, ca_file, cert_file, \
-             key_file, server_name, insecure)"
+             key_file, server_name, insecure, require_verified_tls)"
                 .to_owned(),
         ),
         ("memcached://h?ca_file=/x", "'ca_file' needs TLS: use memcacheds:// instead of memcached://".to_owned()),

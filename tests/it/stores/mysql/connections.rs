@@ -7,7 +7,7 @@ use crate::support::tls::{Certificates, Flaw};
 use tempfile::TempDir;
 
 /// A server with TLS.
-fn secured(flaw: Flaw) -> (TempDir, MariaDb, Certificates) {
+pub fn secured(flaw: Flaw) -> (TempDir, MariaDb, Certificates) {
     let directory = tempfile::Builder::new().prefix("it-tls-").tempdir().expect("a directory");
     let files = Certificates::make(directory.path(), flaw);
     let plan = Plan { certificates: Some(files.clone()), ..Plan::default() };

@@ -185,7 +185,7 @@ fn a_url_names_one_host_and_a_database() {
         ("mysql://h/db?single_writer=maybe", "single_writer= is yes, not 'maybe'"),
         (
             "mysql://h/db?ssl_mode=x",
-            "unknown ssl_mode 'x' (known: disabled, preferred, required, verify_identity)",
+            "unknown ssl_mode 'x' (known: disabled, preferred, required, verify_ca, verify_identity)",
         ),
         (
             "mysql://h/db?ssl_mode=disabled&ca_file=/x",
@@ -194,7 +194,7 @@ fn a_url_names_one_host_and_a_database() {
         (
             "mysql://h/db?charset=x",
             "unknown option 'charset' for mysql:// (known: recipe, clock, zone, prefix, socket, single_writer, username, password_file, \
-             ssl_mode, ca_file, cert_file, key_file, server_name, insecure, ssl_ca, ssl_cert, ssl_key)",
+             ssl_mode, ca_file, cert_file, key_file, server_name, insecure, require_verified_tls, ssl_ca, ssl_cert, ssl_key)",
         ),
     ] {
         let output = Dlock::run().backend(url).sh("echo ran").output();

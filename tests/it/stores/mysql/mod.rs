@@ -6,6 +6,7 @@ mod errors;
 mod failover;
 mod faults;
 mod get_lock;
+mod passwords;
 mod shedlock;
 mod users;
 mod wake_up;

@@ -24,7 +24,7 @@ fn a_url_names_servers_and_known_options() {
         ("postgres://h,h:5432/app", "h:5432 is named twice"),
         (
             "postgres://h/app?keys=raw",
-            "unknown option 'keys' for postgres:// (known: table, owner, recipe, key, prefix, clock, zone, shedlock_table, host, port, sslmode, sslrootcert, sslcert, sslkey, require_auth, channel_binding, passfile, target_session_attrs, username, password_file, ca_file, cert_file, key_file, server_name, insecure)",
+            "unknown option 'keys' for postgres:// (known: table, owner, recipe, key, prefix, clock, zone, shedlock_table, host, port, sslmode, sslrootcert, sslcert, sslkey, require_auth, channel_binding, passfile, target_session_attrs, username, password_file, ca_file, cert_file, key_file, server_name, insecure, require_verified_tls)",
         ),
         (
             "postgres://h/app?sslmode=allow",

@@ -133,7 +133,7 @@ fn a_url_names_the_servers_and_a_path() {
         (
             "//h?db=1",
             "unknown option 'db' for zookeeper:// (known: recipe, prefix, username, password_file, ca_file, cert_file, \
-             key_file, server_name, insecure)"
+             key_file, server_name, insecure, require_verified_tls)"
                 .to_owned(),
         ),
         ("//h?ca_file=/x", "'ca_file' needs TLS: use zookeepers:// instead of zookeeper://".to_owned()),
