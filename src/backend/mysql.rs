@@ -19,6 +19,7 @@ mod policy;
 mod proxy;
 mod reply;
 mod shedlock;
+mod stand_in;
 mod store;
 mod table;
 mod waiting;

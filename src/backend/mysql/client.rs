@@ -11,6 +11,7 @@ use super::location::Location;
 use super::packet::malformed;
 use super::proxy;
 use super::reply::{Failure, Outcome, Row};
+use super::stand_in::{self, StandIn};
 use super::table::quoted;
 use crate::backend::StoreError;
 use crate::clock::Moment;
@@ -78,13 +79,19 @@ pub(super) struct Client {
     pub(super) id: u64,
     /// Why the user cannot have the table, where that is not needed.
     pub(super) denied: Option<String>,
+    /// What is found in place of a table.
+    pub(super) stand_in: Option<StandIn>,
+    /// The tables were found on this connection, and are tables.
+    has_tables: bool,
 }
 
 impl Client {
     /// Returns a client; does not connect.
     pub(super) fn new(location: Location) -> Client {
         let sent = Moment::now();
-        Client { location, connection: None, sent, cluster: None, session: 0, id: 0, denied: None }
+        let (denied, stand_in) = (None, None);
+        let (cluster, session, id, has_tables) = (None, 0, 0, false);
+        Client { location, connection: None, sent, cluster, session, id, denied, stand_in, has_tables }
     }
 
     /// Connects, unless there is a connection.
@@ -122,11 +129,12 @@ impl Client {
             }
         };
         let sql = format!("{SETTINGS}{IDLE_LIMIT}; SELECT CONNECTION_ID(), @@GLOBAL.read_only; {cluster}");
+        let kinds = stand_in::kinds(&self.location.recipe);
         let outcomes = match self.location.recipe {
-            Recipe::Table | Recipe::ShedLock(_) => connection.query(&sql).await,
+            Recipe::Table | Recipe::ShedLock(_) => connection.query(&format!("{sql}; {kinds}")).await,
             Recipe::GetLock => {
                 let database = quoted(&self.location.database);
-                match connection.query(&format!("{sql}; USE {database}")).await {
+                match connection.query(&format!("{sql}; USE {database}; {kinds}")).await {
                     Err(failure) if errors::missing_right(&failure).is_some() => {
                         self.denied = errors::missing_right(&failure);
                         connection.query(&sql).await
@@ -158,9 +166,27 @@ impl Client {
         if self.location.recipe == Recipe::GetLock && self.id != u64::from(connection.thread) {
             proxy::check(&mut connection, self.id, &self.location).await?;
         }
+        self.has_tables = false;
+        if self.denied.is_none() {
+            self.note_kinds(outcomes.last())?;
+        }
         self.session += 1;
         self.connection = Some(connection);
         Ok(())
+    }
+
+    /// Notes whether what is found under the names of the tables are tables.
+    ///
+    /// # Errors
+    /// One is something else.
+    fn note_kinds(&mut self, kinds: Option<&Outcome>) -> Result<(), StoreError> {
+        let Some(Outcome::Rows(kinds)) = kinds else { return Err(malformed()) };
+        self.stand_in = StandIn::among(kinds);
+        self.has_tables = kinds.len() == stand_in::tables(&self.location.recipe).len();
+        match &self.stand_in {
+            None => Ok(()),
+            Some(stand_in) => Err(StoreError::Config(stand_in.to_string())),
+        }
     }
 
     /// Returns whether there is a connection that can be used.
@@ -218,6 +244,15 @@ impl Client {
 
     async fn query_once(&mut self, sql: &str) -> Result<Vec<Outcome>, Failure> {
         self.connect().await?;
+        // Until they are there, anything may appear under their names.
+        if !self.has_tables && self.denied.is_none() {
+            let kinds = self.send(&stand_in::kinds(&self.location.recipe)).await?;
+            self.note_kinds(kinds.last())?;
+        }
+        self.send(sql).await
+    }
+
+    async fn send(&mut self, sql: &str) -> Result<Vec<Outcome>, Failure> {
         let connection = self.connection.as_mut().ok_or_else(|| StoreError::unreachable("not connected"))?;
         self.sent = Moment::now();
         connection.query(sql).await

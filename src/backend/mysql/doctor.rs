@@ -95,6 +95,12 @@ impl MysqlStore {
                     format!("{NO_LOCK} 69, or keeps trying with --retry"),
                     "name the primary",
                 ),
+                _ if self.client.stand_in.is_some() => Finding::problem(
+                    "table",
+                    error.to_string(),
+                    format!("{NO_LOCK} 78"),
+                    "find out who has created it, drop it, and run what dlock doctor --policy prints",
+                ),
                 _ => Finding::problem(
                     "version",
                     error.to_string(),

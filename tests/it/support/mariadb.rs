@@ -107,6 +107,13 @@ impl MariaDb {
         self.run(&["--database", DATABASE], sql)
     }
 
+    /// Carries out one statement, which may have statements in it.
+    #[track_caller]
+    pub fn statement(&self, sql: &str) {
+        self.run(&["--database", DATABASE, "--delimiter", "//"], sql)
+            .unwrap_or_else(|error| panic!("{sql}: {error}"));
+    }
+
     fn run(&self, args: &[&str], sql: &str) -> Result<String, String> {
         let mut command = self.client("root");
         let output = command.args(args).args(["--execute", sql]).output().expect("mariadb of mariadb-client");

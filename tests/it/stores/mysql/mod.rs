@@ -7,6 +7,7 @@ mod failover;
 mod faults;
 mod get_lock;
 mod passwords;
+mod planted;
 mod shedlock;
 mod users;
 mod wake_up;

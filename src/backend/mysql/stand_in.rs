@@ -1,0 +1,65 @@
+//! What is found in place of a table: a view that asks for the rights of its invoker runs stored functions of whoever has
+//! created it with the rights of whoever reads it. Nothing else of a table does: triggers run with the rights of their
+//! definer, and neither generated columns nor defaults nor checks can call stored functions
+//! (<https://dev.mysql.com/doc/refman/9.4/en/stored-objects-security.html>).
+
+use std::fmt;
+
+use super::gate::Recipe;
+use super::reply::Row;
+use super::table::literal;
+use crate::backend::{shedlock, sql};
+
+/// Something that has the name of a table and is none.
+pub(super) struct StandIn {
+    /// Its name.
+    name: String,
+    /// What the server calls it, such as `VIEW`.
+    kind: String,
+}
+
+/// Returns the tables of a recipe.
+pub(super) fn tables(recipe: &Recipe) -> &'static [&'static str] {
+    match recipe {
+        Recipe::Table | Recipe::GetLock => &[sql::TABLE],
+        Recipe::ShedLock(_) => &[sql::TABLE, shedlock::TABLE],
+    }
+}
+
+/// Returns the statement that selects the names of those that exist in the database of the connection, and what they are.
+/// It opens none of them.
+pub(super) fn kinds(recipe: &Recipe) -> String {
+    // Each by its whole name, so that the server looks at no other table.
+    let kind = |table: &&str| {
+        format!(
+            "SELECT table_name, table_type FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = \
+             _utf8mb4 {}",
+            literal(table)
+        )
+    };
+    tables(recipe).iter().map(kind).collect::<Vec<_>>().join(" UNION ALL ")
+}
+
+impl StandIn {
+    /// Returns the first of these rows of [`kinds`] that is not about a table.
+    pub(super) fn among(kinds: &[Row]) -> Option<StandIn> {
+        let text = |row: &Row, column: usize| {
+            String::from_utf8_lossy(row.get(column).and_then(Option::as_deref).unwrap_or_default())
+                .into_owned()
+        };
+        let mut found = kinds.iter().map(|row| StandIn { name: text(row, 0), kind: text(row, 1) });
+        found.find(|found| found.kind != "BASE TABLE")
+    }
+}
+
+impl fmt::Display for StandIn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let StandIn { name, kind } = self;
+        let kind = kind.to_lowercase();
+        write!(
+            f,
+            "{name} is not a table ({kind}), and would run what its creator wants with the rights of this user: drop it, or \
+             use another database"
+        )
+    }
+}
