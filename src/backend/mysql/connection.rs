@@ -12,8 +12,8 @@ use super::authentication::{Method, Privacy, full};
 use super::errors;
 use super::location::{Encryption, Location};
 use super::packet::{
-    self, END, ERROR, Greeting, HEADER, LONGEST, MORE_DATA, OK, Reader, ServerError, capability, malformed,
-    not_mysql,
+    self, END, ERROR, Greeting, HEADER, LONGEST, LONGEST_LOGIN, LONGEST_REPLY, MORE_DATA, OK, Reader,
+    ServerError, capability, malformed, not_mysql, too_long,
 };
 use super::reply::{Failure, Outcome, Reply};
 use crate::backend::net::{self, BoundedStream, Session, Socket};
@@ -33,6 +33,10 @@ const CHUNK: usize = 16 << 10;
 pub(super) struct Connection {
     stream: BoundedStream,
     received: Vec<u8>,
+    /// How much of it belongs to packets that were read.
+    taken: usize,
+    /// How many bytes the server may still send.
+    allowance: usize,
     /// The number of the next packet.
     number: u8,
     privacy: Privacy,
@@ -116,6 +120,8 @@ impl Connection {
         let mut connection = Connection {
             stream,
             received,
+            taken: 0,
+            allowance: LONGEST_LOGIN,
             number,
             privacy,
             has_tls,
@@ -267,6 +273,7 @@ impl Connection {
 
     async fn request(&mut self, sql: &str) -> Result<(), StoreError> {
         self.number = 0;
+        self.allowance = LONGEST_REPLY;
         let mut request = vec![QUERY];
         request.extend(sql.as_bytes());
         self.send(&request).await?;
@@ -313,20 +320,20 @@ impl Connection {
     /// Returns the next packet.
     async fn packet(&mut self) -> Result<Vec<u8>, StoreError> {
         loop {
-            if let Some(header) = self.received.first_chunk::<HEADER>() {
-                let (length, number) = (packet::length(*header), header[3]);
-                if length > LONGEST {
-                    return Err(StoreError::unanswered(
-                        "a reply is too long: does one lock have too many waiters?",
-                    ));
-                }
-                if self.received.len() >= HEADER + length {
-                    let rest = self.received.split_off(HEADER + length);
-                    let mut packet = std::mem::replace(&mut self.received, rest);
+            let left = &self.received[self.taken..];
+            if let Some(header) = left.first_chunk::<HEADER>() {
+                let (size, number) = (HEADER + packet::length(*header), header[3]);
+                // As soon as it is announced.
+                let allowance = self.allowance.checked_sub(size).ok_or_else(too_long)?;
+                if let Some(packet) = left.get(HEADER..size) {
+                    let packet = packet.to_vec();
+                    (self.taken, self.allowance) = (self.taken + size, allowance);
                     self.number = number.wrapping_add(1);
-                    return Ok(packet.split_off(HEADER));
+                    return Ok(packet);
                 }
             }
+            self.received.drain(..self.taken);
+            self.taken = 0;
             self.stream.refill(CHUNK);
             self.received.reserve(CHUNK);
             match self.stream.read_buf(&mut self.received).await {

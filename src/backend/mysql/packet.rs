@@ -3,8 +3,12 @@
 
 use crate::backend::StoreError;
 
-/// The longest packet and the longest reply that are accepted; a longer packet would be a part of a message.
+/// The longest request; a longer packet would be a part of a message.
 pub(super) const LONGEST: usize = (1 << 24) - 2;
+/// How many bytes a reply may have in all its packets, ...
+pub(super) const LONGEST_REPLY: usize = 6 << 20;
+/// ... and all that a server sends before the first request.
+pub(super) const LONGEST_LOGIN: usize = 64 << 10;
 /// The length and the number of a packet stand before it.
 pub(super) const HEADER: usize = 4;
 
@@ -174,6 +178,10 @@ pub(super) fn parse_end(packet: &[u8]) -> Option<bool> {
 
 pub(super) fn malformed() -> StoreError {
     StoreError::unanswered("the server sent a packet that is not valid")
+}
+
+pub(super) fn too_long() -> StoreError {
+    StoreError::unanswered("a reply is too long: does one lock have too many waiters?")
 }
 
 pub(super) fn not_mysql() -> StoreError {

@@ -1,7 +1,14 @@
 //! The results of statements, put together from the packets of a reply.
 
-use super::packet::{self, ERROR, LOCAL_FILE, OK, Reader, ServerError, malformed};
+use super::packet::{self, ERROR, LOCAL_FILE, OK, Reader, ServerError, malformed, too_long};
 use crate::backend::StoreError;
+
+/// How much memory a reply may take, about: a row of one empty text has five bytes on the wire, and a hundred here.
+const MOST_MEMORY: usize = 9 << 20;
+/// What a value or a row takes besides its bytes: itself, and its allocation.
+const EACH: usize = size_of::<Row>() + 24;
+/// More than the statements of any request.
+const MOST_RESULTS: usize = 100;
 
 /// The result of one statement.
 #[derive(Debug)]
@@ -35,6 +42,7 @@ impl From<StoreError> for Failure {
 pub(super) struct Reply {
     pub(super) outcomes: Vec<Outcome>,
     part: Part,
+    memory: usize,
 }
 
 /// The part of a result that comes next.
@@ -42,9 +50,10 @@ pub(super) struct Reply {
 enum Part {
     #[default]
     Begin,
-    /// The descriptions of columns, which are those that were asked for.
-    Columns,
-    Rows(Vec<Row>),
+    /// The descriptions of columns, which are those that were asked for: how many were announced, and have come.
+    Columns(u64, u64),
+    /// The rows, and how many values each has.
+    Rows(Vec<Row>, u64),
 }
 
 impl Reply {
@@ -53,33 +62,56 @@ impl Reply {
         if packet.first() == Some(&ERROR) {
             return Err(Failure::Server(ServerError::parse(packet)?));
         }
+        self.memory += EACH;
         let end = packet::parse_end(packet);
         match (std::mem::take(&mut self.part), end) {
             (Part::Begin, _) => match packet.first() {
                 Some(&OK) => {
                     let (rows, has_more) = packet::parse_ok(packet)?;
-                    self.outcomes.push(Outcome::Changed(rows));
-                    return Ok(has_more);
+                    return self.finish(Outcome::Changed(rows), has_more);
                 }
                 // dlock never loads a file: a server that asks for one is after it.
                 Some(&LOCAL_FILE) | None => return Err(malformed().into()),
-                Some(_) => self.part = Part::Columns,
-            },
-            (Part::Columns, None) => self.part = Part::Columns,
-            (Part::Columns, Some(_)) => self.part = Part::Rows(Vec::new()),
-            (Part::Rows(rows), Some(has_more)) => {
-                self.outcomes.push(Outcome::Rows(rows));
-                return Ok(has_more);
-            }
-            (Part::Rows(mut rows), None) => {
-                let (mut reader, mut row) = (Reader(packet), Row::new());
-                while !reader.0.is_empty() {
-                    row.push(reader.string()?.map(<[u8]>::to_vec));
+                Some(_) => {
+                    let announced = Reader(packet).number()?.ok_or_else(malformed)?;
+                    self.part = Part::Columns(announced, 0);
                 }
+            },
+            (Part::Columns(announced, come), None) => self.part = Part::Columns(announced, come + 1),
+            (Part::Columns(announced, come), Some(_)) if announced == come => {
+                self.part = Part::Rows(Vec::new(), announced);
+            }
+            (Part::Columns(..), Some(_)) => return Err(malformed().into()),
+            (Part::Rows(rows, _), Some(has_more)) => {
+                return self.finish(Outcome::Rows(rows), has_more);
+            }
+            (Part::Rows(mut rows, columns), None) => {
+                let mut reader = Reader(packet);
+                let mut row =
+                    Row::with_capacity(usize::try_from(columns).unwrap_or_default().min(packet.len()));
+                for _ in 0..columns {
+                    row.push(reader.string()?.map(<[u8]>::to_vec));
+                    self.memory += EACH;
+                }
+                if !reader.0.is_empty() {
+                    return Err(malformed().into());
+                }
+                self.memory += packet.len();
                 rows.push(row);
-                self.part = Part::Rows(rows);
+                self.part = Part::Rows(rows, columns);
             }
         }
-        Ok(true)
+        match self.memory > MOST_MEMORY {
+            true => Err(too_long().into()),
+            false => Ok(true),
+        }
+    }
+
+    fn finish(&mut self, outcome: Outcome, has_more: bool) -> Result<bool, Failure> {
+        self.outcomes.push(outcome);
+        match self.outcomes.len() > MOST_RESULTS {
+            true => Err(too_long().into()),
+            false => Ok(has_more),
+        }
     }
 }

@@ -6,6 +6,7 @@ mod errors;
 mod failover;
 mod faults;
 mod get_lock;
+mod hostile;
 mod passwords;
 mod planted;
 mod shedlock;

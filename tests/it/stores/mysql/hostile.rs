@@ -1,0 +1,178 @@
+//! F47, F59: a server that sends more than it was asked for.
+
+use crate::support::SOON;
+use crate::support::fake::Fake;
+use crate::support::mariadb::fake::{self, Client, greeting, packet};
+use crate::support::place::Place;
+use crate::support::process::{self, status_field};
+use crate::support::running::{Exit, Output, Running};
+use nix::sys::signal::Signal;
+use std::io;
+use std::time::{Duration, Instant};
+
+/// The memory that a hostile server may cost above that of one that is silent, in KiB.
+const ALLOWANCE: u64 = 16 * 1024;
+
+const OK: &[u8] = &[0, 0, 0, 2, 0, 0, 0];
+/// Likewise, and another result follows.
+const OK_AND_MORE: &[u8] = &[0, 0, 0, 10, 0, 0, 0];
+const END: &[u8] = &[0xfe, 0, 0, 2, 0];
+
+/// The description of a column, as far as it is looked at.
+const COLUMN: &[u8] = b"\x03def";
+
+/// The largest resident set so far of each process of a run, in KiB.
+fn peaks(run: &Running) -> u64 {
+    let tree = process::descendants(run.pid()).into_iter().map(|stat| stat.pid);
+    let peak = |pid| status_field(pid, "VmHWM")?.split(' ').next()?.parse::<u64>().ok();
+    tree.chain([run.pid()]).filter_map(peak).max().unwrap_or(0)
+}
+
+/// A server that accepts every login and replies to the first request so.
+fn server(reply: impl Fn(&mut Client) -> io::Result<()> + Send + Sync + 'static) -> Fake {
+    fake::start(greeting("8.4.0", "caching_sha2_password", false), None, move |client| {
+        client.write(OK)?;
+        client.read()?;
+        reply(client)?;
+        client.read().map(drop)
+    })
+}
+
+/// These packets, with numbers.
+fn packets<'a>(payloads: impl IntoIterator<Item = &'a [u8]>) -> Vec<u8> {
+    let mut number = 1;
+    payloads.into_iter().flat_map(|payload| packet(&mut number, payload)).collect()
+}
+
+/// Sends these packets, and then those over and over.
+fn endless(first: &[&'static [u8]], again: &[u8]) -> Fake {
+    let first = packets(first.iter().copied());
+    let again = packets([again; 1000]);
+    server(move |client| {
+        client.write_raw(&first)?;
+        loop {
+            client.write_raw(&again)?;
+        }
+    })
+}
+
+fn run(place: &Place, server: &Fake) -> Running {
+    let url = format!("mysql://me@127.0.0.1:{}/db", server.port());
+    place.run().backend(url).args(["--connect-timeout", "2s"]).command(["touch", "t"]).spawn()
+}
+
+/// How a run ends, its peak, and after which time.
+fn watched(server: &Fake) -> (Output, u64, Duration) {
+    let (place, began) = (Place::new(), Instant::now());
+    let mut run = run(&place, server);
+    let mut peak = 0;
+    loop {
+        peak = peak.max(peaks(&run));
+        if let Some(output) = run.poll() {
+            assert!(!place.path("t").exists(), "the command ran: {output:?}");
+            return (output.clone(), peak, began.elapsed());
+        }
+        assert!(began.elapsed() < SOON, "dlock does not give up: {}", run.stderr());
+        std::thread::sleep(Duration::from_micros(500));
+    }
+}
+
+#[test]
+fn a_reply_without_end_is_given_up() {
+    let (_, idle, _) = watched(&Fake::silent());
+    let many_columns = vec![0xfb; 2000];
+    let long = vec![b'x'; 60_000];
+    let long_value = [&[0xfd, 0x60, 0xea, 0][..], &long].concat();
+    for (what, server) in [
+        ("results", endless(&[], OK_AND_MORE)),
+        ("columns", endless(&[&[0xfd, 0xff, 0xff, 0xff]], COLUMN)),
+        ("columns of 60 KB", endless(&[&[1]], &long)),
+        ("rows of an empty text", endless(&[&[1], COLUMN, END], &[0])),
+        ("rows of a NULL", endless(&[&[1], COLUMN, END], &[0xfb])),
+        ("rows of 60 KB", endless(&[&[1], COLUMN, END], &long_value)),
+        ("empty results", endless(&[], &[1])),
+        ("rows of 2,000 NULLs", {
+            let columns: Vec<&[u8]> = std::iter::once(&[0xfc, 0xd0, 7][..])
+                .chain(std::iter::repeat_n(COLUMN, 2000))
+                .chain([END])
+                .collect();
+            let (first, again) = (packets(columns), packets([&many_columns[..]; 100]));
+            server(move |client| {
+                client.write_raw(&first)?;
+                loop {
+                    client.write_raw(&again)?;
+                }
+            })
+        }),
+        (
+            "a packet of 16 MB",
+            server(|client| {
+                client.write_raw(&[0xfe, 0xff, 0xff, 1])?;
+                loop {
+                    client.write_raw(&[1; 1 << 16])?;
+                }
+            }),
+        ),
+        (
+            "a login without end",
+            fake::start(greeting("8.4.0", "caching_sha2_password", false), None, |client| {
+                loop {
+                    client.write(&[1, 3])?;
+                }
+            }),
+        ),
+    ] {
+        let (output, peak, took) = watched(&server);
+        assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(69), ""), "{what}: {}", output.stderr);
+        let is_reason = |reason: &str| output.stderr.contains(reason);
+        assert!(is_reason("a reply is too long") || is_reason("not valid"), "{what}: {}", output.stderr);
+        assert!(took < Duration::from_secs(3), "{what}: {took:?}");
+        assert!(peak < idle + ALLOWANCE, "{what}: {peak} KiB, {idle} KiB against a silent server");
+        println!("{what}: {} KiB above idle, {took:?}", peak.saturating_sub(idle));
+    }
+}
+
+#[test]
+fn rows_with_other_columns_than_announced_are_rejected() {
+    for (what, reply) in [
+        ("too many values", packets([&[1][..], COLUMN, END, &[0, 0], END])),
+        ("too few values", packets([&[2][..], COLUMN, COLUMN, END, &[0], END])),
+        ("more columns than announced", packets([&[1][..], COLUMN, COLUMN, END, &[0], END])),
+        ("fewer columns than announced", packets([&[2][..], COLUMN, END, &[0, 0], END])),
+        ("no number of columns", packets([&[0xff_u8, 0][..]])),
+        ("a text without its end", packets([&[1][..], COLUMN, END, &[9, 0], END])),
+    ] {
+        let (output, ..) = watched(&server(move |client| client.write_raw(&reply)));
+        assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(69), ""), "{what}: {}", output.stderr);
+        assert!(!output.stderr.contains("panic"), "{what}: {}", output.stderr);
+        assert!(output.stderr.contains("a packet that is not valid"), "{what}: {}", output.stderr);
+    }
+}
+
+/// A reply that goes on, slowly, for ever.
+#[test]
+fn a_reply_that_trickles_ends_with_the_limit_or_a_signal() {
+    let trickle = || {
+        server(|client| {
+            client.write_raw(&packets([&[1][..], COLUMN, END]))?;
+            loop {
+                client.write_raw(&packets([&[0][..]]))?;
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        })
+    };
+    let (output, _, took) = watched(&trickle());
+    assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(69), ""), "{}", output.stderr);
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    let (place, server) = (Place::new(), trickle());
+    let url = format!("mysql://me@127.0.0.1:{}/db", server.port());
+    let run = place.run().backend(url).args(["--connect-timeout", "1m"]);
+    let mut run = run.command(["touch", "t"]).spawn();
+    crate::support::wait::until(SOON, "a connection", || server.connections() > 0);
+    run.signal(Signal::SIGTERM);
+    let told = Instant::now();
+    let output = run.wait();
+    assert_eq!(output.exit, Exit::by(Signal::SIGTERM), "{}", output.stderr);
+    // Two seconds, as for any store that does not reply.
+    assert!(told.elapsed() < Duration::from_secs(2), "{:?}", told.elapsed());
+}
