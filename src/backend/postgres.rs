@@ -17,6 +17,7 @@ mod gate;
 mod inspection;
 mod key;
 mod location;
+mod meter;
 mod options;
 mod pass_file;
 mod policy;

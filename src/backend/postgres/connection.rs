@@ -22,12 +22,12 @@ use super::cancellation::cancel;
 use super::client::Parameter;
 use super::errors;
 use super::location::Location;
+use super::meter::{BUDGET, Meter};
 use crate::backend::net::{Address, BoundedStream};
 use crate::backend::{Outlook, StoreError, io_text};
 use crate::random;
 
-/// More than the largest reply: a ledger with tens of thousands of waiters.
-const LONGEST_REPLY: usize = 64 << 20;
+const TOO_LONG: &str = "the reply is too long";
 /// The longest message before the connection is ready.
 const LONGEST_GREETING: usize = 1 << 16;
 
@@ -107,7 +107,8 @@ impl Connection {
             methods: location.methods.clone(),
             is_private: location.is_private(address, &stream),
         };
-        let stream = Wire { stream, shared: wire.clone(), greeting: Greeting::default(), permission };
+        let (shared, greeting, meter) = (wire.clone(), Greeting::default(), Meter::default());
+        let stream = Wire { stream, shared, greeting, permission, meter, left: 0 };
         wire.refill();
         let (client, connection) = match config.connect_raw(stream, NoTls).await {
             Ok(opened) => opened,
@@ -217,7 +218,7 @@ struct Shared {
 
 impl Shared {
     fn refill(&self) {
-        self.allowed.store(LONGEST_REPLY, Ordering::Relaxed);
+        self.allowed.store(BUDGET, Ordering::Relaxed);
     }
 }
 
@@ -227,6 +228,9 @@ struct Wire {
     shared: Arc<Shared>,
     greeting: Greeting,
     permission: Permission,
+    meter: Meter,
+    /// How much memory the messages may take until the next request.
+    left: usize,
 }
 
 /// How the role may prove its identity on a connection.
@@ -243,6 +247,7 @@ impl AsyncRead for Wire {
     ) -> Poll<io::Result<()>> {
         let allowed = self.shared.allowed.swap(0, Ordering::Relaxed);
         if allowed > 0 {
+            self.left = allowed;
             self.stream.refill(allowed);
         }
         let before = buffer.filled().len();
@@ -254,6 +259,12 @@ impl AsyncRead for Wire {
         if let Some(refusal) = refusal {
             *self.shared.refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(refusal);
             return Poll::Ready(Err(io::Error::other("not PostgreSQL")));
+        }
+        let Wire { meter, left, .. } = &mut *self;
+        match meter.read(&buffer.filled()[before..]).map(|taken| left.checked_sub(taken)) {
+            Ok(Some(rest)) => *left = rest,
+            Ok(None) => return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, TOO_LONG))),
+            Err(invalid) => return Poll::Ready(Err(invalid)),
         }
         if let Greeting { key: Some((process, secret)), .. } = self.greeting {
             self.shared.process.store(process, Ordering::Relaxed);

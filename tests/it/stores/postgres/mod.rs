@@ -5,6 +5,7 @@ mod advisory;
 mod doctor;
 mod errors;
 mod faults;
+mod hostile_server;
 mod lost_replies;
 mod planted;
 mod policy;
