@@ -2,6 +2,7 @@
 //! recipes of Curator and kazoo. Whoever has the first one holds the lock; each other one watches the last node ahead of
 //! its own that excludes it. A node ends with the session of its client.
 
+mod acl;
 mod client;
 mod connection;
 mod doctor;
@@ -29,7 +30,7 @@ use super::diagnosis::Diagnosis;
 use super::ledger::entries::{self, Entry};
 use super::ledger::{Done, Ledger, LedgerStore, Observed, Purpose, Step, Unreadable};
 use super::{Change, Reply, StoreError};
-use crate::clock::wall_micros;
+use crate::clock::{Moment, wall_micros};
 use crate::lock::{Claim, LockName, LockState, NotedRecord};
 
 /// The session of a client that does not hold a lock.
@@ -40,6 +41,8 @@ const BATCH: usize = 200;
 /// The store of one ensemble, and one client of it.
 pub struct ZooKeeperStore {
     client: Client,
+    /// When the last change was requested: leases count from then.
+    asked: Moment,
     /// The node of this client.
     own: Option<OwnNode>,
     /// The name of the node that records the hold of this client: its own, or that of the outer hold.
@@ -47,7 +50,7 @@ pub struct ZooKeeperStore {
     /// The token of the claim.
     token: String,
     /// The nodes of the last listing, by their orders.
-    nodes: Vec<(u64, String)>,
+    nodes: HashMap<u64, String>,
     /// The nodes that were read, by name.
     cache: HashMap<String, Stored>,
     /// The document beside the entries, when it was read last.
@@ -74,10 +77,11 @@ impl ZooKeeperStore {
     pub fn new(location: Location) -> ZooKeeperStore {
         ZooKeeperStore {
             client: Client::new(location),
+            asked: Moment::now(),
             own: None,
             held_in: None,
             token: String::new(),
-            nodes: Vec::new(),
+            nodes: HashMap::new(),
             cache: HashMap::new(),
             beside: None,
             unreadable: None,
@@ -168,6 +172,7 @@ impl LedgerStore for ZooKeeperStore {
         purpose: Purpose,
         decide: impl Fn(&mut Ledger, &dyn Observed) -> Step<T> + Send + 'static,
     ) -> Result<Done<T>, StoreError> {
+        self.asked = Moment::now();
         if let Some(claim) = claim_of(&purpose) {
             self.token = claim.token.reveal().to_owned();
         }

@@ -166,7 +166,7 @@ impl LockDirectory {
         for event in watch {
             is_watched &= self.watch(name, event);
         }
-        Ok(Done { value, is_watched, fencing: None, unwritten })
+        Ok(Done { value, is_watched, fencing: None, lease: None, unwritten })
     }
 
     fn record(&self, name: &LockName, at: u64, record: &Record) -> Result<(), StoreError> {

@@ -51,7 +51,7 @@ impl<S: LedgerStore> Backend for Contender<S> {
                 }
                 Attempt::Granted(grant) => {
                     let fencing = done.fencing.or(grant.fencing).filter(|_| shares);
-                    Attempt::Granted(Grant { fencing, ..grant })
+                    Attempt::Granted(Grant { fencing, lease: done.lease.or(grant.lease), ..grant })
                 }
                 attempt => attempt,
             })

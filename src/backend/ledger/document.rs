@@ -204,7 +204,7 @@ pub async fn change<S: DocumentStore, T>(
         };
         // Foreign programs notify nobody.
         let is_watched = !watch.iter().any(|event| matches!(event, Watch::Gate(_)));
-        let done = Done { value, is_watched, fencing: None, unwritten: None };
+        let done = Done { value, is_watched, fencing: None, lease: None, unwritten: None };
         let is_subscribed = match effect {
             Effect::Wait(ticket) => store.is_subscribed(name, ticket),
             _ => true,

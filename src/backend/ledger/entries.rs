@@ -95,7 +95,8 @@ pub enum Fencing {
     /// The revision of the write that grants the lock. For stores whose foreign clients see such a revision as well: a
     /// waiter's entry may be older than the token of the holder before.
     Revision,
-    /// The order of the entry.
+    /// The order of the entry; for a reader, whose turn may come together with those of others ahead of it that claim it
+    /// later, the revision as well.
     Order,
 }
 
@@ -233,6 +234,11 @@ pub async fn change<S: EntryStore, T>(
             }
         }
         let fencing = FencingToken::new(revision).filter(|_| plan.is_granted_by_revision);
+        // The write itself may have shown that the session is alive.
+        let lease = match store.lifetime() {
+            Lifetime::OfOwner(lease) => lease,
+            Lifetime::Recorded => None,
+        };
         if plan.is_held {
             // The entry ends with its lease, but the token must be remembered.
             let last = fencing.map(FencingToken::number).or(plan.fencing_token);
@@ -256,7 +262,7 @@ pub async fn change<S: EntryStore, T>(
         // What was known to the decision, and what it has written itself, is not reported.
         let since = if plan.is_held { revision } else { listing.revision };
         let is_watched = !is_watching || store.watch(name, &plan.watch, since).await?;
-        return Ok(Done { value: plan.value, is_watched, fencing, unwritten: plan.unwritten });
+        return Ok(Done { value: plan.value, is_watched, fencing, lease, unwritten: plan.unwritten });
     }
     Err(busy_ledger(name))
 }

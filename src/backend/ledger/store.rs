@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 use super::observed::{GateMode, Observed};
 use super::value::Ledger;
@@ -102,6 +103,8 @@ pub struct Done<T> {
     pub is_watched: bool,
     /// The fencing token of the grant, if the store assigns it by the order of its writes.
     pub fencing: Option<FencingToken>,
+    /// The length of the lease of a grant, if only its write has shown it.
+    pub lease: Option<Duration>,
     /// Why the ledger could not be stored, if the change counts nevertheless.
     pub unwritten: Option<String>,
 }

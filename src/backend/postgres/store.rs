@@ -342,7 +342,7 @@ impl LedgerStore for PostgresStore {
             {
                 match decide(&mut Ledger::default(), &SessionLost) {
                     Step::Done { value, .. } => {
-                        Done { value, is_watched: true, fencing: None, unwritten: None }
+                        Done { value, is_watched: true, fencing: None, lease: None, unwritten: None }
                     }
                     _ => unreachable!("a lost hold is neither kept nor taken"),
                 }

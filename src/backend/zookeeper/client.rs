@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use super::connection::{Connection, Reply, Report};
 use super::errors::expired;
-use super::heartbeats::session_for;
+use super::heartbeats::{Heartbeats, session_for};
 use super::location::Location;
 use super::message::{Reader, Request, write_connect};
 use crate::backend::net::{HEAD_START, first_server};
 use crate::backend::{Change, Location as _, StoreError};
+use crate::clock::Moment;
 use crate::random;
 
 /// A shorter session leaves no time to stop a command.
@@ -21,6 +22,8 @@ struct Session {
     password: Vec<u8>,
     /// How long it lasts after the last request that the leader knows of, as negotiated.
     timeout: Duration,
+    /// The sending of the last request that the leader, or the next one, must know of.
+    known: Moment,
     /// The lease that it was begun for.
     lease: Duration,
 }
@@ -30,6 +33,8 @@ pub(super) struct Client {
     connection: Option<Connection>,
     /// The session was begun on the connection.
     is_open: bool,
+    /// A write was committed on the connection, such as the one that has begun the session.
+    is_proven: bool,
     session: Option<Session>,
     last_zxid: i64,
     /// The session was continued on another connection since this was cleared: watches are gone.
@@ -45,6 +50,7 @@ impl Client {
             location,
             connection: None,
             is_open: false,
+            is_proven: false,
             session: None,
             last_zxid: 0,
             is_fresh: true,
@@ -62,10 +68,16 @@ impl Client {
         self.session.as_ref().map(|session| session.timeout)
     }
 
-    /// Returns the lease, from the sending of the last request that was answered; `None` without a session.
-    pub(super) fn lease(&self) -> Option<Duration> {
-        let (session, connection) = self.session.as_ref().zip(self.connection.as_ref())?;
-        Some(connection.heartbeats.lease(session.timeout).min(session.lease))
+    /// Returns the lease, as far as it is certain, from this moment on; `None` without a session.
+    pub(super) fn lease(&self, from: Moment) -> Option<Duration> {
+        let session = self.session.as_ref()?;
+        Some((session.known + session.timeout - from).min(session.lease))
+    }
+
+    /// Returns whether the server of the connection was not cut off from the others when it began or continued the session,
+    /// or since.
+    pub(super) fn is_proven(&self) -> bool {
+        self.is_proven
     }
 
     /// Connects to one of the servers, unless there is a connection that can be used. Sends nothing.
@@ -108,6 +120,8 @@ impl Client {
         };
         match first_server(&mut self.server, location.servers.len(), HEAD_START, begin).await? {
             Some((connection, session)) => {
+                // A new one is written by a majority; one that is continued may be so by a server that is cut off.
+                self.is_proven = self.session.is_none();
                 (self.connection, self.session) = (Some(connection), Some(session));
                 (self.is_open, self.is_fresh) = (true, true);
                 Ok(())
@@ -127,7 +141,11 @@ impl Client {
         let Some(connection) = &mut self.connection else {
             return Err(StoreError::unreachable("not connected"));
         };
-        let replies = connection.exchange(requests).await?;
+        let (replies, known) = connection.exchange(requests).await?;
+        if let Some((session, known)) = self.session.as_mut().zip(known) {
+            session.known = session.known.max(known);
+            self.is_proven = true;
+        }
         for reply in &replies {
             self.last_zxid = self.last_zxid.max(reply.zxid);
             if reply.code.ends_session() {
@@ -192,6 +210,7 @@ async fn begin_session(
     let timeout = session.map_or(session_for(ttl), |session| session.timeout);
     let timeout_ms = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
     let mut message = Vec::new();
+    let sent = Moment::now();
     write_connect(timeout_ms, last_zxid, id, password, &mut message);
     let reply = connection.exchange_raw(&message).await.map_err(|error| match error {
         // A server without a quorum closes every connection here.
@@ -214,10 +233,12 @@ async fn begin_session(
             SHORTEST_SESSION.as_millis()
         )));
     }
+    connection.is_begun(Heartbeats::since(sent, timeout));
     if let Some(credentials) = location.credentials()? {
         connection.begin(&[(Request::Authenticate { credentials }, Report::Never)]).await?;
     }
-    let session = Session { id, password, timeout, lease };
+    let known = session.map_or(sent, |session| session.known);
+    let session = Session { id, password, timeout, known, lease };
     Ok(beginning.connection.take().map(|connection| (connection, session)))
 }
 

@@ -9,14 +9,16 @@ use tokio::io::AsyncReadExt;
 use tokio::time::{Instant, sleep_until};
 
 use super::errors::Code;
-use super::heartbeats::{Heartbeats, PINGS};
-use super::message::{AUTH, Access, EVENT, PING, Reader, Request};
+use super::heartbeats::{Answered, Heartbeats, PINGS};
+use super::message::{AUTH, Access, EVENT, FAILED_PART, PING, Reader, Request};
 use crate::backend::net::BoundedStream;
 use crate::backend::{Change, StoreError, io_text};
 use crate::clock::Moment;
 
 /// The longest message that is accepted, as in ZooKeeper's own client (`jute.maxbuffer`).
 const LONGEST_MESSAGE: usize = 1 << 20;
+/// The most that is read for some requests that were sent together.
+const LONGEST_EXCHANGE: usize = 4 << 20;
 /// How much is read at once.
 const CHUNK: usize = 16 << 10;
 
@@ -32,6 +34,17 @@ pub(super) struct Reply {
 impl Reply {
     pub(super) fn reader(&self) -> Reader<'_> {
         Reader(&self.body)
+    }
+
+    /// Returns whether the request was a write, and was carried out: a majority of the servers has it.
+    fn is_commit_of(&self, request: &Request) -> bool {
+        self.code == Code::OK
+            && match request {
+                Request::Create { .. } | Request::Delete { .. } | Request::Set { .. } => true,
+                // A step that has failed begins with an error.
+                Request::Multi(_) => matches!(self.reader().part(), Ok(Some(kind)) if kind != FAILED_PART),
+                _ => false,
+            }
     }
 }
 
@@ -50,6 +63,8 @@ pub(super) struct Connection {
     pub(super) stream: BoundedStream,
     access: Access,
     received: Vec<u8>,
+    /// How much of it was returned.
+    returned: usize,
     last_number: i32,
     /// The requests whose replies are not awaited, in order.
     unawaited: VecDeque<(i32, Report)>,
@@ -57,10 +72,10 @@ pub(super) struct Connection {
     /// No request was given up halfway.
     is_usable: bool,
     last_sent: Instant,
-    is_pinged: bool,
-    pinged_at: Moment,
-    /// When the last requests were sent that have been answered.
-    pub(super) heartbeats: Heartbeats,
+    /// When the ping was sent that has not been answered.
+    pinged_at: Option<Moment>,
+    /// What was answered since the session was begun here, or continued.
+    heartbeats: Option<Heartbeats>,
 }
 
 impl Connection {
@@ -69,19 +84,24 @@ impl Connection {
             stream,
             access,
             received: Vec::new(),
+            returned: 0,
             last_number: 0,
             unawaited: VecDeque::new(),
             has_event: false,
             is_usable: true,
             last_sent: Instant::now(),
-            is_pinged: false,
-            pinged_at: Moment::now(),
-            heartbeats: Heartbeats::default(),
+            pinged_at: None,
+            heartbeats: None,
         }
     }
 
     pub(super) fn is_usable(&self) -> bool {
         self.is_usable
+    }
+
+    /// The session was begun here, or continued.
+    pub(super) fn is_begun(&mut self, heartbeats: Heartbeats) {
+        self.heartbeats = Some(heartbeats);
     }
 
     /// Sends a message that has no header, and returns the reply to it.
@@ -90,27 +110,35 @@ impl Connection {
     /// The connection is broken.
     pub(super) async fn exchange_raw(&mut self, message: &[u8]) -> Result<Vec<u8>, StoreError> {
         self.is_usable = false;
-        self.heartbeats = Heartbeats::since(Moment::now());
         self.send(message).await?;
         let reply = self.message().await?;
         self.is_usable = true;
         Ok(reply)
     }
 
-    /// Sends requests in one write, and returns the replies. Events that arrive before the first of them are dropped: the
-    /// replies show what they are about.
+    /// Sends requests in one write, and returns the replies; and, if one of them was a write that was committed, the sending
+    /// of the last request that the leader knew of then. Events that arrive before the first reply are dropped: the replies
+    /// show what they are about.
     ///
     /// # Errors
     /// The connection is broken. It is unusable then, and after the future was dropped.
-    pub(super) async fn exchange(&mut self, requests: &[Request]) -> Result<Vec<Reply>, StoreError> {
+    pub(super) async fn exchange(
+        &mut self,
+        requests: &[Request],
+    ) -> Result<(Vec<Reply>, Option<Moment>), StoreError> {
         self.is_usable = false;
         let sent = Moment::now();
         let mut bytes = Vec::new();
         let numbers: Vec<i32> = requests.iter().map(|request| self.write(request, &mut bytes)).collect();
         self.send(&bytes).await?;
         let mut replies = Vec::with_capacity(numbers.len());
+        let mut size = 0;
         while let Some(number) = numbers.get(replies.len()) {
             let message = self.message().await?;
+            size += message.len();
+            if size > LONGEST_EXCHANGE {
+                return Err(StoreError::unanswered("the replies to some requests are longer than 4 MiB"));
+            }
             let (answered, reply) = read(&message)?;
             if answered != *number {
                 self.handle(answered, &reply)?;
@@ -119,9 +147,12 @@ impl Connection {
             self.has_event &= !replies.is_empty();
             replies.push(reply);
         }
-        self.heartbeats.answered(sent);
+        let answered = Answered { sent, at: Moment::now() };
+        let is_committed = requests.iter().zip(&replies).any(|(request, reply)| reply.is_commit_of(request));
+        let known = self.heartbeats.as_mut().filter(|_| is_committed).map(|all| all.known(answered));
+        self.answered(answered);
         self.is_usable = true;
-        Ok(replies)
+        Ok((replies, known))
     }
 
     /// Sends requests whose replies are handled while later ones are awaited.
@@ -171,11 +202,16 @@ impl Connection {
     }
 
     async fn ping(&mut self) -> Result<(), StoreError> {
-        if std::mem::replace(&mut self.is_pinged, true) {
+        if self.pinged_at.replace(Moment::now()).is_some() {
             return Err(StoreError::unanswered("no reply to a ping"));
         }
-        self.pinged_at = Moment::now();
         self.begin(&[(Request::Ping, Report::Never)]).await
+    }
+
+    fn answered(&mut self, request: Answered) {
+        if let Some(heartbeats) = &mut self.heartbeats {
+            heartbeats.answered(request);
+        }
     }
 
     /// Handles what is not the reply that is awaited.
@@ -184,11 +220,14 @@ impl Connection {
             EVENT => self.has_event = true,
             AUTH if reply.code != Code::OK => return Err(reply.code.error("/")),
             AUTH => {}
-            PING => self.heartbeats.answered(self.pinged_at),
+            PING => {
+                let sent = self.pinged_at.take().ok_or_else(unrequested)?;
+                self.answered(Answered { sent, at: Moment::now() });
+            }
             _ => {
                 let report = self.unawaited.iter().position(|(unawaited, _)| *unawaited == number);
                 let Some((_, report)) = report.and_then(|position| self.unawaited.remove(position)) else {
-                    return Err(StoreError::unanswered("the server sent a reply without a request"));
+                    return Err(unrequested());
                 };
                 self.has_event |= match report {
                     Report::Never => false,
@@ -229,18 +268,23 @@ impl Connection {
 
     /// Returns the next message, without its length. If the future is dropped, nothing is lost.
     async fn message(&mut self) -> Result<Vec<u8>, StoreError> {
+        // Deadlines and signals count, however fast a server sends.
+        tokio::task::consume_budget().await;
         loop {
-            if let Some(length) = self.received.first_chunk::<4>() {
+            let unread = &self.received[self.returned..];
+            if let Some((length, rest)) = unread.split_first_chunk::<4>() {
                 let length = u32::from_be_bytes(*length) as usize;
                 if length > LONGEST_MESSAGE {
-                    return Err(too_long(&self.received));
+                    return Err(too_long(unread));
                 }
-                if self.received.len() >= 4 + length {
-                    let rest = self.received.split_off(4 + length);
-                    let mut message = std::mem::replace(&mut self.received, rest);
-                    self.is_pinged = false;
-                    return Ok(message.split_off(4));
+                if let Some(message) = rest.get(..length) {
+                    self.returned += 4 + length;
+                    return Ok(message.to_vec());
                 }
+            }
+            self.received.drain(..std::mem::take(&mut self.returned));
+            if self.received.is_empty() {
+                self.received.shrink_to(CHUNK);
             }
             self.stream.refill(CHUNK);
             self.received.reserve(CHUNK);
@@ -263,6 +307,10 @@ impl Connection {
     }
 }
 
+fn unrequested() -> StoreError {
+    StoreError::unanswered("the server sent a reply without a request")
+}
+
 /// Returns the number and the reply in a message.
 fn read(message: &[u8]) -> Result<(i32, Reply), StoreError> {
     let mut reader = Reader(message);
@@ -278,5 +326,34 @@ fn too_long(received: &[u8]) -> StoreError {
             "a reply is longer than {} MiB: does one lock have too many waiters?",
             LONGEST_MESSAGE >> 20
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::UnixStream;
+
+    /// Otherwise its reply would be taken for the one to the next ping, which was sent later.
+    #[tokio::test]
+    async fn a_second_ping_is_not_sent_before_the_reply_to_the_first() {
+        let (ours, mut theirs) = UnixStream::pair().expect("two sockets");
+        let mut connection = Connection::new(BoundedStream::unix(ours), Access::Everyone);
+        let session = Duration::from_millis(50) * PINGS;
+        let event = [&20i32.to_be_bytes()[..], &EVENT.to_be_bytes(), &[0; 16]].concat();
+        let server = async {
+            let mut ping = [0; 12];
+            theirs.read_exact(&mut ping).await.expect("a ping");
+            theirs.write_all(&event).await.expect("an open connection");
+            theirs
+        };
+        let (change, mut theirs) = tokio::join!(connection.changed(session), server);
+        assert_eq!(change, Change::OurTurn);
+        assert_eq!(connection.changed(session).await, Change::Disconnected);
+        drop(connection);
+        let mut rest = Vec::new();
+        theirs.read_to_end(&mut rest).await.expect("the end");
+        assert_eq!(rest, [0; 0], "another ping");
     }
 }

@@ -69,6 +69,7 @@ impl ZooKeeperStore {
         if !self.sessions(diagnosis).await? {
             return Ok(());
         }
+        self.examine_directories(diagnosis).await?;
         self.latency(diagnosis).await?;
         diagnosis.answer(
             Question::Loss,

@@ -1,6 +1,8 @@
 //! The entries of a lock, read from its nodes. The names of the nodes say their order and mode, so that only those are
 //! read whose values matter.
 
+use std::collections::{HashMap, HashSet};
+
 use super::connection::Reply;
 use super::errors::Code;
 use super::message::{Request, Stat};
@@ -16,6 +18,8 @@ use crate::lock::{LockName, Mode};
 
 /// How many holders a claim is shown.
 const SHOWN: usize = 16;
+/// The most data that is read of the nodes of a lock.
+const MOST_DATA: usize = 6 << 20;
 
 impl ZooKeeperStore {
     /// Reads the entries of a lock, at least those that the purpose depends on.
@@ -42,8 +46,7 @@ impl ZooKeeperStore {
             (Purpose::Renew(_) | Purpose::Release(_), Some(node)) => {
                 let path = format!("{lock}/{node}");
                 let get = Request::Get { path: path.clone(), watch: matches!(purpose, Purpose::Renew(_)) };
-                // The reply to the read shows what the leader had carried out when it got the first request.
-                let first = vec![Request::Sync { path: lock.clone() }, get];
+                let first = vec![self.catch_up(&lock, purpose), get];
                 let (revision, replies) = self.read_beside(name, first).await?;
                 if let Some(stored) =
                     replies.get(1).map(|reply| stored(name, &path, reply)).transpose()?.flatten()
@@ -52,7 +55,7 @@ impl ZooKeeperStore {
                     self.cache.insert(node.clone(), stored);
                     let mut entries = vec![self.entry(&node, order, 0, 1, Mode::Exclusive)];
                     self.remove_ended(&mut entries).await?;
-                    self.nodes = vec![(order, node)];
+                    self.nodes = HashMap::from([(order, node)]);
                     return Ok(self.listing(revision, entries));
                 }
             }
@@ -61,37 +64,27 @@ impl ZooKeeperStore {
         self.read_all(name, &lock, purpose).await
     }
 
+    /// Returns the request that comes before others which have to show what the leader had carried out when it got this
+    /// one. A server that is cut off from the others may answer reads and `sync`, but no write: a renewal is proven by one,
+    /// and so is a grant whose reply was lost with its connection.
+    fn catch_up(&self, lock: &str, purpose: &Purpose) -> Request {
+        let path = lock.to_owned();
+        match purpose {
+            Purpose::Claim(_) if self.client.is_proven() => Request::Sync { path },
+            Purpose::Claim(_) | Purpose::Renew(_) => Request::Multi(vec![Request::Check { path }]),
+            Purpose::Release(_) | Purpose::Operate | Purpose::Record => Request::Sync { path },
+        }
+    }
+
     async fn read_all(
         &mut self,
         name: &LockName,
         lock: &str,
         purpose: &Purpose,
     ) -> Result<Listing, StoreError> {
-        let is_fresh = std::mem::take(&mut self.client.is_fresh);
-        let watch = matches!(purpose, Purpose::Operate);
-        let children = Request::Children { path: lock.to_owned(), watch };
-        let first = vec![Request::Sync { path: lock.to_owned() }, children];
-        let (revision, replies) = self.read_beside(name, first).await?;
-        let mut candidates =
-            replies.get(1).map(|reply| candidates(lock, reply)).transpose()?.unwrap_or_default();
-        self.find_own(&candidates);
-        // Only this client writes its node as long as it waits; each other one may have changed.
-        let is_waiting = matches!(purpose, Purpose::Claim(_)) && self.held_in.is_none() && !is_fresh;
-        let own = self.own_name().filter(|_| is_waiting).map(str::to_owned);
-        self.cache.retain(|node, _| Some(node) == own.as_ref());
-        loop {
-            // Where one of them is gone, others matter that did not before.
-            let mut unread = self.wanted(&candidates, purpose);
-            unread.retain(|node| !self.cache.contains_key(node));
-            if unread.is_empty() {
-                break;
-            }
-            let gone = self.read_nodes(name, lock, &unread).await?;
-            candidates.retain(|one| !gone.contains(&one.node.name));
-        }
-        self.check_own(&candidates);
+        let (mut revision, mut candidates) = self.read_nodes(name, lock, purpose).await?;
         if matches!(purpose, Purpose::Claim(_)) && self.correct_own(lock, &candidates).await? {
-            return Box::pin(self.read_all(name, lock, purpose)).await;
+            (revision, candidates) = self.read_nodes(name, lock, purpose).await?;
         }
         let orders = self.orders(&candidates);
         let entitled = entitled(&candidates);
@@ -109,22 +102,60 @@ impl ZooKeeperStore {
         Ok(self.listing(revision, entries))
     }
 
-    /// Reads these nodes of a lock, and returns those that are gone.
+    /// Reads the nodes of a lock that the purpose depends on, and the document beside them. Returns the revision of the
+    /// store, and which nodes there are.
     async fn read_nodes(
         &mut self,
         name: &LockName,
         lock: &str,
+        purpose: &Purpose,
+    ) -> Result<(u64, Vec<Candidate>), StoreError> {
+        let is_fresh = std::mem::take(&mut self.client.is_fresh);
+        let watch = matches!(purpose, Purpose::Operate);
+        let children = Request::Children { path: lock.to_owned(), watch };
+        let first = vec![self.catch_up(lock, purpose), children];
+        let (revision, replies) = self.read_beside(name, first).await?;
+        let mut candidates =
+            replies.get(1).map(|reply| candidates(lock, reply)).transpose()?.unwrap_or_default();
+        drop(replies);
+        self.find_own(&candidates);
+        // Only this client writes its node as long as it waits; each other one may have changed.
+        let is_waiting = matches!(purpose, Purpose::Claim(_)) && self.held_in.is_none() && !is_fresh;
+        let own = self.own_name().filter(|_| is_waiting).map(str::to_owned);
+        self.cache.retain(|node, _| Some(node) == own.as_ref());
+        let mut left = MOST_DATA;
+        loop {
+            // Where one of them is gone, others matter that did not before.
+            let mut unread = self.wanted(&candidates, purpose);
+            unread.retain(|node| !self.cache.contains_key(node));
+            if unread.is_empty() {
+                break;
+            }
+            let gone = self.read_values(name, lock, &unread, &mut left).await?;
+            candidates.retain(|one| !gone.contains(&one.node.name));
+        }
+        self.check_own(&candidates);
+        Ok((revision, candidates))
+    }
+
+    /// Reads these nodes of a lock, of which no more than `left` may be read, and returns those that are gone.
+    async fn read_values(
+        &mut self,
+        name: &LockName,
+        lock: &str,
         nodes: &[String],
-    ) -> Result<Vec<String>, StoreError> {
-        let mut gone = Vec::new();
+        left: &mut usize,
+    ) -> Result<HashSet<String>, StoreError> {
+        let mut gone = HashSet::new();
         for batch in nodes.chunks(BATCH) {
             let path = |node: &String| format!("{lock}/{node}");
             let gets = batch.iter().map(|node| Request::Get { path: path(node), watch: false });
             let replies = self.client.exchange(&gets.collect::<Vec<_>>()).await?;
             for (node, reply) in batch.iter().zip(replies) {
+                *left = left.checked_sub(reply.body.len()).ok_or_else(|| too_much_data(lock))?;
                 match stored(name, &path(node), &reply)? {
                     Some(stored) => drop(self.cache.insert(node.clone(), stored)),
-                    None => gone.push(node.clone()),
+                    None => drop(gone.insert(node.clone())),
                 }
             }
         }
@@ -277,16 +308,22 @@ impl ZooKeeperStore {
     }
 
     /// Returns the order of each node: the transaction that has created it, or, where that is unknown, a number between
-    /// those of its neighbours.
+    /// those of its neighbours, if the server has numbered them. No two have the same.
     fn orders(&self, candidates: &[Candidate]) -> Vec<u64> {
         let known = |one: &Candidate| self.cache.get(&one.node.name).map(|stored| stored.stat.czxid as u64);
+        let mut used: HashSet<u64> = candidates.iter().filter_map(known).collect();
         let first = candidates.iter().find_map(|one| Some((one.node.number, known(one)?)));
         let (mut number, mut order) = first.unwrap_or((0, u64::from(u32::MAX)));
         let mut orders = Vec::with_capacity(candidates.len());
         for one in candidates {
-            // Each node has a transaction of its own, and a number that is larger by one than the last one.
-            order = known(one)
-                .unwrap_or_else(|| order.saturating_add_signed(one.node.number.saturating_sub(number)));
+            order = known(one).unwrap_or_else(|| {
+                // Each node has a transaction of its own, and a number that is larger by one than the last one.
+                let mut order = order.saturating_add_signed(one.node.number.saturating_sub(number));
+                while !used.insert(order) {
+                    order = order.wrapping_add(1);
+                }
+                order
+            });
             number = one.node.number;
             orders.push(order);
         }
@@ -306,6 +343,9 @@ impl ZooKeeperStore {
                 if stored.is_some_and(|stored| Some(stored.stat.owner) != self.client.session()) {
                     self.disown(&mut value, node);
                 }
+                // The versions of nodes are no revisions.
+                let granted = stored.map_or(0, |stored| stored.stat.mzxid as u64);
+                set_tokens_of_readers(&mut value, granted);
                 value
             }
             None => {
@@ -323,6 +363,7 @@ impl ZooKeeperStore {
                     .waiters
                     .iter_mut()
                     .for_each(|waiter| (waiter.mode, waiter.token) = (mode, token.to_owned()));
+                set_tokens_of_readers(&mut value, order);
                 value
             }
         };
@@ -344,8 +385,21 @@ impl ZooKeeperStore {
     }
 
     pub(super) fn node_of(&self, order: u64) -> Option<&str> {
-        self.nodes.iter().find(|(known, _)| *known == order).map(|(_, node)| node.as_str())
+        self.nodes.get(&order).map(String::as_str)
     }
+}
+
+/// Sets the fencing tokens of readers that are not stored, because they are those of the writes that have granted the lock.
+fn set_tokens_of_readers(value: &mut Ledger, granted: u64) {
+    for holder in &mut value.holders {
+        if holder.mode == Mode::Shared && holder.fencing_token == 0 {
+            holder.fencing_token = granted;
+        }
+    }
+}
+
+fn too_much_data(lock: &str) -> StoreError {
+    StoreError::unanswered(format!("the nodes below {lock} have more than {} MiB of data", MOST_DATA >> 20))
 }
 
 fn no_document() -> Entry {

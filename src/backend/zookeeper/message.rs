@@ -7,6 +7,8 @@ use crate::backend::StoreError;
 pub(super) const EVENT: i32 = -1;
 pub(super) const PING: i32 = -2;
 pub(super) const AUTH: i32 = -4;
+/// The kind of a part of the reply to a [`Request::Multi`] that was not carried out.
+pub(super) const FAILED_PART: i32 = -1;
 
 /// Which kind of node is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,10 +28,12 @@ pub(super) enum Request {
     Create { path: String, data: Vec<u8>, kind: Kind },
     Delete { path: String, version: i32 },
     Exists { path: String },
+    GetAcl { path: String },
     Get { path: String, watch: bool },
     Set { path: String, data: Vec<u8>, version: i32 },
     Children { path: String, watch: bool },
     Sync { path: String },
+    Check { path: String },
     Multi(Vec<Request>),
     Authenticate { credentials: Vec<u8> },
     Ping,
@@ -51,7 +55,9 @@ impl Request {
             Request::Exists { .. } => 3,
             Request::Get { .. } => 4,
             Request::Set { .. } => 5,
+            Request::GetAcl { .. } => 6,
             Request::Sync { .. } => 9,
+            Request::Check { .. } => 13,
             Request::Ping => 11,
             Request::Children { .. } => 12,
             Request::Multi(_) => 14,
@@ -105,7 +111,12 @@ impl Request {
                 write_bytes(data, out);
                 out.extend(version.to_be_bytes());
             }
-            Request::Sync { path } => write_bytes(path.as_bytes(), out),
+            Request::Sync { path } | Request::GetAcl { path } => write_bytes(path.as_bytes(), out),
+            Request::Check { path } => {
+                write_bytes(path.as_bytes(), out);
+                // Whatever its version.
+                out.extend((-1i32).to_be_bytes());
+            }
             Request::Multi(requests) => {
                 for request in requests {
                     write_part(request.code(), false, out);

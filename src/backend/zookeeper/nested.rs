@@ -1,8 +1,11 @@
 //! Runs inside the hold of another dlock are recorded in its node, which does not end with their sessions. Each has an
 //! ephemeral node of its own elsewhere, so that the outer one does not wait for a run that was killed.
 
+use std::collections::HashSet;
+
 use sha2::{Digest, Sha256};
 
+use super::connection::Reply;
 use super::errors::Code;
 use super::location::INSIDE_NODE;
 use super::message::{Kind, Request};
@@ -37,13 +40,17 @@ impl ZooKeeperStore {
         // The owner of an entry is stored without a ticket.
         let holders = entries.iter().flat_map(|entry| &entry.value.holders);
         let inside = holders.filter(|holder| holder.ticket != 0).map(|holder| holder.token.clone());
+        let mut ended = HashSet::new();
         for batch in inside.collect::<Vec<_>>().chunks(BATCH) {
             let exists = batch.iter().map(|token| Request::Exists { path: self.path_inside(token) });
             let replies = self.client.exchange(&exists.collect::<Vec<_>>()).await?;
-            for (token, _) in batch.iter().zip(replies).filter(|(_, reply)| reply.code == Code::NO_NODE) {
-                let holders = entries.iter_mut().map(|entry| &mut entry.value.holders);
-                holders.for_each(|holders| holders.retain(|holder| holder.token != *token));
-            }
+            let is_gone = |reply: &Reply| reply.code == Code::NO_NODE;
+            let batch = batch.iter().zip(replies).filter(|(_, reply)| is_gone(reply));
+            ended.extend(batch.map(|(token, _)| token.clone()));
+        }
+        if !ended.is_empty() {
+            let holders = entries.iter_mut().map(|entry| &mut entry.value.holders);
+            holders.for_each(|holders| holders.retain(|holder| !ended.contains(&holder.token)));
         }
         Ok(())
     }

@@ -8,6 +8,9 @@ use crate::backend::StoreError;
 use crate::backend::ledger::{Ledger, Unreadable, WaiterEntry};
 use crate::lock::{LockName, Mode};
 
+/// The most nodes below a lock: with more, a claim would need too much memory.
+const MOST_NODES: usize = 10_000;
+
 /// A node that was read.
 #[derive(Clone, Debug)]
 pub(super) struct Stored {
@@ -45,8 +48,9 @@ pub(super) fn version(stat: &Stat) -> u64 {
 pub(super) fn stored(name: &LockName, path: &str, reply: &Reply) -> Result<Option<Stored>, StoreError> {
     let Some(Document { stat, value }) = document(path, reply)? else { return Ok(None) };
     match value {
-        Ok(value) => Ok(Some(Stored { stat, value: Some(value) })),
-        Err(Unreadable::Damaged) => Ok(Some(Stored { stat, value: None })),
+        Ok(value) if !value.is_idle() => Ok(Some(Stored { stat, value: Some(value) })),
+        // A dlock holds or waits with its node, or removes it.
+        Ok(_) | Err(Unreadable::Damaged) => Ok(Some(Stored { stat, value: None })),
         Err(format) => Err(StoreError::Config(format!("{name}: {format}"))),
     }
 }
@@ -71,6 +75,11 @@ pub(super) fn candidates(lock: &str, reply: &Reply) -> Result<Vec<Candidate>, St
         Code::NO_NODE => Vec::new(),
         code => return Err(code.error(lock)),
     };
+    if names.len() > MOST_NODES {
+        return Err(StoreError::unanswered(format!(
+            "{lock} has more than {MOST_NODES} nodes: does one lock have too many waiters?"
+        )));
+    }
     let candidate = |name: String| {
         let (number, mode) = parse(&name)?;
         Some(Candidate { node: Node { number, name }, mode })

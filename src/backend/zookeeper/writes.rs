@@ -2,7 +2,7 @@
 
 use super::connection::{Reply, Report};
 use super::errors::Code;
-use super::message::{Kind, Reader, Request, Stat};
+use super::message::{FAILED_PART, Kind, Reader, Request, Stat};
 use super::node::{Node, Stored, version};
 use super::recipe::parse;
 use super::{OwnNode, ZooKeeperStore, no_chroot};
@@ -14,6 +14,8 @@ use crate::backend::ledger::{Ledger, Lifetime, Purpose, Watch};
 use crate::lock::{LockName, Mode};
 use crate::random;
 
+/// How often the token of a reader is written anew because another client was faster.
+const MAX_CONFLICTS: usize = 100;
 /// How often a write is repeated because the server has removed an empty parent meanwhile.
 const MAX_ATTEMPTS: usize = 4;
 /// The kind of a part of a reply that has no status of the new node.
@@ -43,7 +45,7 @@ impl EntryStore for ZooKeeperStore {
     const FENCING: Fencing = Fencing::Order;
 
     fn lifetime(&self) -> Lifetime {
-        Lifetime::OfOwner(self.client.lease())
+        Lifetime::OfOwner(self.client.lease(self.asked))
     }
 
     fn assumed(&mut self, _: &LockName, purpose: &Purpose) -> Option<Listing> {
@@ -110,19 +112,33 @@ impl EntryStore for ZooKeeperStore {
     }
 
     async fn remember(&mut self, name: &LockName, _: &Listing, fencing_token: u64) -> Result<(), StoreError> {
-        let Some(Entry { version, mut value, .. }) = self.beside.clone() else { return Ok(()) };
-        if value.fencing_token >= fencing_token {
-            return Ok(());
-        }
-        value.fencing_token = fencing_token;
         let path = self.location().paths(name).beside;
-        let mut requests = Vec::new();
-        if version == 0 {
-            let parent = path.rsplit_once('/').map_or("/", |(parent, _)| parent);
-            requests.push((container(parent), Report::Never));
+        // A later node has a later order anyway; the token of a reader is that of its grant.
+        let own = self.own_name().and_then(|own| self.cache.get(own));
+        let is_order = own.is_some_and(|own| own.stat.czxid as u64 == fencing_token);
+        for _ in 0..MAX_CONFLICTS {
+            let Some(Entry { version, mut value, .. }) = self.beside.clone() else { return Ok(()) };
+            if value.fencing_token >= fencing_token || self.unreadable.is_some() {
+                return Ok(());
+            }
+            value.fencing_token = fencing_token;
+            let mut requests = Vec::new();
+            if version == 0 {
+                let parent = path.rsplit_once('/').map_or("/", |(parent, _)| parent);
+                requests.push(container(parent));
+            }
+            requests.push(swap(path.clone(), version, &value));
+            if is_order {
+                let requests: Vec<_> = requests.into_iter().map(|one| (one, Report::Never)).collect();
+                return self.client.begin(&requests).await;
+            }
+            requests.push(Request::Get { path: path.clone(), watch: false });
+            let replies = self.client.exchange(&requests).await?;
+            // If another client was faster, it has stored a token that may be larger.
+            let Some(reply) = replies.last() else { return Ok(()) };
+            self.take_beside(name, reply)?;
         }
-        requests.push((swap(path, version, &value), Report::Never));
-        self.client.begin(&requests).await
+        Err(StoreError::unanswered(format!("{name}: other clients change {path} all the time")))
     }
 
     async fn watch(&mut self, name: &LockName, watch: &[Watch], since: u64) -> Result<bool, StoreError> {
@@ -335,7 +351,7 @@ fn results(parts: &[Request], reply: &Reply) -> Result<Result<Vec<Done>, Failed>
     let mut failed = None;
     let mut part = 0;
     while let Some(kind) = reader.part()? {
-        if kind == -1 {
+        if kind == FAILED_PART {
             let code = Code(reader.int()?);
             // The parts before the one that has failed are reported without an error.
             failed = failed.or((code != Code::OK).then_some(Failed { part, code }));

@@ -120,6 +120,25 @@ impl Fake {
         })
     }
 
+    /// Replies to each message that begins with its length, in four bytes, with the bytes that `answer` returns; it gets the
+    /// number of the message on its connection, and what follows the length.
+    pub fn framed(answer: impl Fn(usize, &[u8]) -> Vec<u8> + Send + Sync + 'static) -> Self {
+        Self::start(move |_, mut stream| {
+            let mut from = BufReader::new(stream.try_clone().expect("a descriptor"));
+            for number in 0.. {
+                let mut length = [0; 4];
+                let mut message = Vec::new();
+                let is_whole = from.read_exact(&mut length).and_then(|()| {
+                    message.resize(u32::from_be_bytes(length) as usize, 0);
+                    from.read_exact(&mut message)
+                });
+                if is_whole.and_then(|()| stream.write_all(&answer(number, &message))).is_err() {
+                    return;
+                }
+            }
+        })
+    }
+
     /// Carries this out on each connection.
     pub fn start(script: impl Fn(&Conversation, TcpStream) + Send + Sync + 'static) -> Self {
         let script: Arc<Script> = Arc::new(script);

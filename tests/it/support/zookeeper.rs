@@ -1,5 +1,6 @@
 //! Real ZooKeeper servers: a single one, or an ensemble of three.
 
+pub mod cut_off;
 pub mod session;
 
 use self::session::Session;

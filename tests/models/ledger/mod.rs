@@ -79,7 +79,7 @@ fn clients_with_entries_exclude_each_other_in_order() {
     assert_holds("entries", &ENTRIES);
 }
 
-/// Readers that are granted the lock together may be so in another order than that of their entries.
+/// Readers whose turn comes together may be granted the lock in another order than that of their entries.
 #[test]
 fn fencing_tokens_by_the_order_of_entries_grow() {
     assert_holds("entries, tokens by order", &Clients { fencing: Fencing::Order, deaths: 1, ..ENTRIES });

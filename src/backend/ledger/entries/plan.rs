@@ -1,13 +1,14 @@
 //! What a listing of entries leads to: pure.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use super::super::observed::{Lifetime, Now, Observed, Turns};
 use super::super::store::{Effect, Purpose, Step, Watch};
-use super::super::value::Ledger;
+use super::super::value::{HolderEntry, Ledger};
 use super::super::{outcomes, queue};
 use super::{BESIDE, Entry, Fencing, Granting, Listing, Write};
-use crate::lock::{Claim, NotedRecord};
+use crate::lock::{Claim, Mode, NotedRecord};
 
 /// How a listing is decided on.
 #[derive(Clone, Copy, Debug)]
@@ -88,42 +89,56 @@ impl Listing {
         ledger.success = self.beside.value.success.clone();
         // A new ticket must not be the order of an entry.
         ledger.ticket = self.revision;
-        for Entry { order, version, lease_ends, value } in &self.entries {
-            for mut holder in value.holders.iter().cloned() {
-                holder.family = *order;
-                holder.lease_ends = lease_ends.or(holder.lease_ends);
-                if holder.ticket == 0 {
-                    holder.ticket = *order;
-                }
-                if holder.fencing_token == 0 {
-                    holder.fencing_token = match fencing {
-                        Fencing::Revision => *version,
-                        Fencing::Order => *order,
-                    };
-                }
+        for entry in &self.entries {
+            let part = entry.part(fencing);
+            for holder in &part.holders {
                 ledger.ticket = ledger.ticket.max(holder.ticket);
                 ledger.fencing_token = ledger.fencing_token.max(holder.fencing_token);
-                ledger.holders.push(holder);
             }
-            for mut waiter in value.waiters.iter().cloned() {
-                (waiter.ticket, waiter.lease_ends) = (*order, *lease_ends);
-                ledger.waiters.push(waiter);
-            }
+            ledger.holders.extend(part.holders);
+            ledger.waiters.extend(part.waiters);
         }
         ledger
     }
+}
 
-    fn has(&self, order: u64) -> bool {
-        self.entries.iter().any(|entry| entry.order == order)
+impl Entry {
+    /// Returns the part of the ledger that is in the entry.
+    fn part(&self, fencing: Fencing) -> Ledger {
+        let &Entry { order, version, lease_ends, ref value } = self;
+        let mut part = Ledger::default();
+        part.holders.clone_from(&value.holders);
+        for holder in &mut part.holders {
+            holder.family = order;
+            holder.lease_ends = lease_ends.or(holder.lease_ends);
+            if holder.ticket == 0 {
+                holder.ticket = order;
+            }
+            if holder.fencing_token == 0 {
+                holder.fencing_token = match (fencing, holder.mode) {
+                    (Fencing::Revision, _) | (_, Mode::Shared) => version,
+                    (Fencing::Order, _) => order,
+                };
+            }
+        }
+        part.waiters.clone_from(&value.waiters);
+        part.waiters.iter_mut().for_each(|waiter| (waiter.ticket, waiter.lease_ends) = (order, lease_ends));
+        part
     }
 }
 
-/// Returns the part of a ledger whose entries are of these orders.
-fn part(ledger: &Ledger, is_part: impl Fn(u64) -> bool) -> Ledger {
-    let mut part = Ledger::default();
-    part.holders = ledger.holders.iter().filter(|holder| is_part(holder.family)).cloned().collect();
-    part.waiters = ledger.waiters.iter().filter(|waiter| is_part(waiter.ticket)).cloned().collect();
-    part
+/// Returns the holders or waiters of a ledger with the orders of their entries, sorted by them. There may be thousands.
+fn by_order<T>(all: &[T], order: impl Fn(&T) -> u64) -> Vec<(u64, &T)> {
+    let mut sorted: Vec<_> = all.iter().map(|one| (order(one), one)).collect();
+    sorted.sort_by_key(|(order, _)| *order);
+    sorted
+}
+
+/// Returns those of one entry.
+fn of_entry<T: Clone>(sorted: &[(u64, &T)], order: u64) -> Vec<T> {
+    let begin = sorted.partition_point(|(other, _)| *other < order);
+    let part = sorted[begin..].iter().take_while(|(other, _)| *other == order);
+    part.map(|(_, one)| (*one).clone()).collect()
 }
 
 /// Returns whether the store has not said when the lease of a holder ends.
@@ -160,24 +175,23 @@ pub fn plan<T>(
     purpose: &Purpose,
     decide: impl Fn(&mut Ledger, &dyn Observed) -> Step<T>,
 ) -> Option<Plan<T>> {
-    let mut before = listing.ledger(terms.fencing);
-    let own = own_order(&before, purpose).filter(|_| terms.fencing == Fencing::Order);
+    let mut after = listing.ledger(terms.fencing);
+    let fencing_before = after.fencing_token;
+    let own = own_order(&after, purpose).filter(|_| terms.fencing == Fencing::Order);
     let next_fencing_token = own.unwrap_or(listing.revision.saturating_add(1));
-    if let Some(own) = own {
-        // A reader behind this one may have been granted the lock before.
-        before.fencing_token = before.fencing_token.min(own.saturating_sub(1));
-    }
     let Terms { lifetime, has_joined, .. } = terms;
     let view = View { now: listing.now, lifetime, lease: listing.lease, next_fencing_token };
-    let mut after = before.clone();
     let (value, effect, watch) = match decide(&mut after, &view) {
         Step::Done { value, effect, watch } => (value, effect, watch),
         Step::Exhausted => return None,
         Step::PassGate(_) => unreachable!("only a store with native locks has a gate"),
     };
     let mut outcomes = std::mem::take(&mut after.outcomes);
-    let is_new = |token: &str| !before.holders.iter().any(|holder| holder.token == token);
-    let grant = after.holders.iter().find(|holder| holder.ticket == holder.family && is_new(&holder.token));
+    let holders_before = || listing.entries.iter().flat_map(|entry| &entry.value.holders);
+    let tokens: HashSet<&str> = holders_before().map(|holder| holder.token.as_str()).collect();
+    let is_new =
+        |holder: &&HolderEntry| holder.ticket == holder.family && !tokens.contains(holder.token.as_str());
+    let grant = after.holders.iter().find(is_new);
     let grant = grant.map(|holder| (holder.token.clone(), holder.fencing_token));
     let is_regular = grant.as_ref().is_some_and(|(_, fencing)| *fencing == next_fencing_token);
     let granted = grant.as_ref().filter(|_| is_regular).map(|(token, _)| token.as_str());
@@ -185,7 +199,8 @@ pub fn plan<T>(
     let Entry { version, value: mut beside, .. } = listing.beside.clone();
     beside.success = after.success.clone();
     if let Some((_, fencing)) = grant.as_ref().filter(|_| !is_regular) {
-        // The store has lost revisions, but not this document, which assigns the tokens until they have caught up.
+        // This document assigns the tokens until the store has caught up: it has lost revisions, or readers have tokens
+        // that are larger than the order of the claim.
         beside.fencing_token = *fencing;
     }
     if !terms.records_apart {
@@ -195,7 +210,7 @@ pub fn plan<T>(
     }
     let unwritten = listing.unreadable.filter(|_| beside.success != listing.beside.value.success);
     if beside != listing.beside.value && listing.unreadable.is_none() {
-        beside.fencing_token = beside.fencing_token.max(before.fencing_token);
+        beside.fencing_token = beside.fencing_token.max(fencing_before);
         writes.push(Write::Swap { order: BESIDE, version, value: beside, lease: None });
     }
     let length = |ends: Option<Duration>| ends.map(|ends| ends.saturating_sub(listing.now.clock));
@@ -204,7 +219,11 @@ pub fn plan<T>(
             // It was to be taken at once or not at all.
             queue::leave_queue(&mut after, claim);
         }
-        let mut new = part(&after, |order| !listing.has(order));
+        let listed: HashSet<u64> = listing.entries.iter().map(|entry| entry.order).collect();
+        let is_new = |order: &u64| !listed.contains(order);
+        let mut new = Ledger::default();
+        new.holders = after.holders.iter().filter(|holder| is_new(&holder.family)).cloned().collect();
+        new.waiters = after.waiters.iter().filter(|waiter| is_new(&waiter.ticket)).cloned().collect();
         if !new.is_idle() {
             let lease = length(take_lease(&mut new));
             let is_alone = listing.entries.is_empty() && !new.holders.is_empty();
@@ -212,8 +231,12 @@ pub fn plan<T>(
             writes.push(Write::Create { alone, waiting: waiting(claim, &view), lease });
         }
     }
-    for &Entry { order, version, .. } in &listing.entries {
-        let [mut was, mut is] = [&before, &after].map(|ledger| part(ledger, |one| one == order));
+    let holders = by_order(&after.holders, |holder| holder.family);
+    let waiters = by_order(&after.waiters, |waiter| waiter.ticket);
+    for entry in &listing.entries {
+        let &Entry { order, version, .. } = entry;
+        let (mut was, mut is) = (entry.part(terms.fencing), Ledger::default());
+        (is.holders, is.waiters) = (of_entry(&holders, order), of_entry(&waiters, order));
         // The lease of an outer hold stays, and its next heartbeat covers the time for which a nested run keeps the lock.
         let is_inside = matches!(purpose, Purpose::Release(_)) && has_unknown_lease(&is);
         let (had, ends) = (take_lease(&mut was), take_lease(&mut is).filter(|_| !is_inside));
@@ -230,8 +253,8 @@ pub fn plan<T>(
         }
     }
     let order_of = |ticket: u64| {
-        let holder = before.holders.iter().find(|holder| holder.ticket == ticket);
-        holder.map_or(ticket, |holder| holder.family)
+        let has = |entry: &&Entry| entry.value.holders.iter().any(|holder| holder.ticket == ticket);
+        listing.entries.iter().find(has).map_or(ticket, |entry| entry.order)
     };
     let watch = watch.into_iter().map(|one| match one {
         // A nested one has no entry of its own.
@@ -250,9 +273,12 @@ pub fn plan<T>(
     })
 }
 
-/// Returns the order of the entry with which the claim waits.
+/// Returns the order of the entry with which the claim waits, unless others behind it may be granted the lock before.
 fn own_order(ledger: &Ledger, purpose: &Purpose) -> Option<u64> {
     let Purpose::Claim(claim) = purpose else { return None };
+    if claim.mode == Mode::Shared {
+        return None;
+    }
     ledger.position_of(claim.token.reveal()).map(|place| ledger.waiters[place].ticket)
 }
 

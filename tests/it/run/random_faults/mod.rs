@@ -18,6 +18,8 @@ mod run;
 #[cfg(feature = "redis")]
 mod servers;
 mod store_faults;
+#[cfg(feature = "zookeeper")]
+mod stuck_leader;
 
 use self::event_log::EventLog;
 use self::fault_plan::{NAMES, Rng};

@@ -36,6 +36,31 @@ fn a_single_server_and_short_sessions_are_warnings() {
     assert_found(&output, "warning", "session", "for a --ttl from 66ms to 6.666s");
 }
 
+/// Whoever may delete the nodes in a directory needs no permission for these nodes.
+#[test]
+fn directories_that_any_client_may_change_are_warnings() {
+    let zookeeper = ZooKeeper::start();
+    let url = format!("{}/jobs", zookeeper.url().replace("//", "//me:mine@"));
+    let mut session = zookeeper.session();
+    session.authenticate("me:mine");
+    let check = |findings: [(&str, &str); 2]| {
+        let output = doctor(&url);
+        assert_eq!(output.exit, Exit::Code(0), "{}", output.stdout);
+        findings.iter().for_each(|(level, found)| assert_found(&output, level, "access", found));
+    };
+    session.create_all("/jobs/dlock");
+    session.set_acl("/jobs/dlock", "auth", "");
+    let all = "any client may create nodes in it, delete nodes in it, change its ACL";
+    check([("warning", &format!("/: {all}")), ("warning", &format!("/jobs: {all}"))]);
+    session.set_acl("/", "auth", "");
+    session.set_acl("/jobs", "auth", "");
+    let closed = "not every client may create or delete nodes in /, /jobs, /jobs/dlock";
+    check([("ok", closed), ("ok", closed)]);
+    session.set_acl("/jobs/dlock", "world", "anyone");
+    check([("warning", &format!("/jobs/dlock: {all}")), ("ok", "nodes in /, /jobs")]);
+    session.close().unwrap();
+}
+
 #[test]
 fn an_ensemble_without_a_quorum_is_a_problem() {
     let mut ensemble = Ensemble::lent();

@@ -2,6 +2,9 @@
 
 mod doctor;
 mod errors;
+mod hostile;
 mod late_replies;
 mod lost_replies;
+mod quorums;
+mod readers;
 mod sessions;

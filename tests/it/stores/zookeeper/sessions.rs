@@ -7,6 +7,7 @@ use crate::support::running::{Exit, Running};
 use crate::support::wait::until;
 use crate::support::zookeeper::session::{Kind, Session};
 use crate::support::zookeeper::{Ensemble, ZooKeeper};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 const TTL: Duration = Duration::from_secs(3);
@@ -116,4 +117,27 @@ fn a_waiter_whose_session_expires_waits_on() {
     holder.signal(nix::sys::signal::Signal::SIGTERM);
     holder.wait();
     assert_eq!(waiter.wait().exit, Exit::Code(0));
+}
+
+/// A host is upgraded while a command runs on another one.
+#[test]
+fn a_document_of_a_newer_dlock_does_not_stop_the_command() {
+    let zookeeper = ZooKeeper::lent();
+    let mut run = run(&zookeeper).stdin(Stdio::piped()).sh("echo ready; read line; echo done").spawn();
+    run.await_ready();
+    let (path, newer) = ("/dlock/dlock#beside/x", r#"{"format":99,"fencing_token":1}"#);
+    let mut session = zookeeper.session();
+    until(SOON, "the document beside the entries", || session.get(path).is_some());
+    session.set(path, newer).unwrap();
+    // Several heartbeats, of some packets each, beside the pings.
+    let before = zookeeper.figure(0, "packets_received");
+    until(SOON, "heartbeats", || zookeeper.figure(0, "packets_received") >= before + 40);
+    drop(run.take_stdin());
+    let output = run.wait();
+    assert_eq!(output.outcome(), (Exit::Code(0), "ready\ndone\n", ""));
+    assert_eq!(session.children("/dlock/x").unwrap(), [""; 0]);
+    assert_eq!(session.get(path).unwrap().0, newer, "it is not written");
+    session.close().unwrap();
+    let next = Dlock::run().backend(zookeeper.url()).sh("echo ran").output();
+    assert_eq!((next.exit, next.stdout.as_str()), (Exit::Code(78), ""), "{}", next.stderr);
 }

@@ -127,6 +127,38 @@ impl Session {
         }
     }
 
+    /// Creates empty nodes without waiting for one before the next.
+    ///
+    /// # Errors
+    /// One was refused.
+    pub fn create_many(&mut self, paths: &[String], kind: Kind) -> Result<()> {
+        for paths in paths.chunks(500) {
+            let mut bytes = Vec::new();
+            for path in paths {
+                self.xid += 1;
+                let request = Words::default().int(self.xid).int(1).text(path).buffer(b"");
+                let request = request.int(1).int(31).text("world").text("anyone").int(kind as i32);
+                bytes.extend(Words::default().buffer(&request.0).0);
+            }
+            self.stream.write_all(&bytes)?;
+            for _ in paths {
+                let mut reply = self.receive()?;
+                let (_, _, code) = (reply.int(), reply.long(), reply.int());
+                if code != 0 {
+                    return Err(Error::other(Refused(code)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets the ACL of a node: all permissions for one identity.
+    #[track_caller]
+    pub fn set_acl(&mut self, path: &str, scheme: &str, id: &str) {
+        let request = Words::default().text(path).int(1).int(31).text(scheme).text(id).int(-1);
+        self.request(7, request).expect("an ACL that may be set");
+    }
+
     /// Deletes a node, whatever its version.
     pub fn delete(&mut self, path: &str) -> Result<()> {
         self.request(2, Words::default().text(path).int(-1)).map(drop)

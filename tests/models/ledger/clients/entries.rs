@@ -39,6 +39,13 @@ fn write(listing: &mut Listing, write: &Write) -> Written {
             listing.revision = revision;
             return if is_granted { Written::At(revision) } else { Written::Waiting };
         }
+        Write::Swap { order: BESIDE, version, value, .. } => {
+            if listing.beside.version != *version {
+                return Written::Conflict;
+            }
+            listing.beside =
+                Entry { order: BESIDE, version: revision, lease_ends: None, value: value.clone() };
+        }
         Write::Swap { order, version, value, lease } => match place(order) {
             Some(place) if listing.entries[place].version == *version => {
                 let (value, lease_ends) = (value.clone(), ends(lease));

@@ -6,7 +6,7 @@ use dlock::backend::ledger::document;
 use dlock::backend::ledger::entries::{Fencing, Written};
 use dlock::backend::ledger::{Effect, Gate, Ledger, Observed, Purpose, Step, Watch, decide};
 use dlock::backend::{Again, Attempt, CLAIM_WITHIN, Ending, Intent, Release, Renewal};
-use dlock::lock::{FencingToken, Mode, Revocation};
+use dlock::lock::{FencingToken, Revocation};
 
 use super::entries::has_happened;
 use super::{Change, Clients, Decision, Phase, State, client_of, token};
@@ -75,12 +75,10 @@ impl Clients {
             Attempt::Granted(grant) => {
                 let fencing = grant.fencing.map_or(0, |fencing| fencing.number());
                 // A grant whose reply was lost is granted again, with the same token, and a nested client has the token
-                // of the outer one. Those that share the lock are not ordered by entries that were created before.
-                let is_ordered = self.fencing == Fencing::Revision || self.modes[client] == Mode::Exclusive;
+                // of the outer one.
                 if fencing <= state.last_fencing_token
                     && state.clients[client].fencing_token != fencing
                     && !self.is_nested(client)
-                    && is_ordered
                 {
                     state.fault = Some("a fencing token did not grow");
                 }
@@ -185,6 +183,12 @@ impl Clients {
                     && let Step::Done { value: Attempt::Granted(grant), .. } = &mut step
                 {
                     grant.fencing = FencingToken::new(revision);
+                    if self.fencing == Fencing::Order {
+                        // It is remembered beside the entries before the command starts.
+                        let last = &mut stored.listing.beside.value.fencing_token;
+                        *last = revision.max(*last);
+                        stored.ledger = stored.listing.ledger(self.fencing);
+                    }
                 }
                 matches!(written, Written::At(_))
             }
