@@ -13,6 +13,8 @@ use crate::backend::{Change, Location as _, StoreError};
 use crate::clock::Moment;
 use crate::random;
 
+/// How often a session is continued again if the server has closed the connection.
+const MOVES: usize = 3;
 /// A shorter session leaves no time to stop a command.
 const SHORTEST_SESSION: Duration = Duration::from_secs(1);
 
@@ -109,6 +111,21 @@ impl Client {
         if self.is_open {
             return Ok(());
         }
+        let mut begun = self.begin_anywhere(ttl).await;
+        for _ in 0..MOVES {
+            match begun {
+                // A request to continue the session that was given up may reach the server later than this one, and moves
+                // the session to a connection that is closed already.
+                Err(StoreError::Unavailable { maybe_applied: true, .. }) if self.session.is_some() => {
+                    begun = self.begin_anywhere(ttl).await;
+                }
+                _ => break,
+            }
+        }
+        begun
+    }
+
+    async fn begin_anywhere(&mut self, ttl: Duration) -> Result<(), StoreError> {
         let connected = Cell::new(self.connection.take());
         let (location, session, last_zxid) = (&self.location, self.session.as_ref(), self.last_zxid);
         let begin = async |server: usize| {
