@@ -112,10 +112,9 @@ impl EtcdStore {
         }
         let is_missing = self.lease.is_none() && (own.is_some() || matches!(purpose, Purpose::Claim(_)));
         let is_short = |lease: Lease| matches!(purpose, Purpose::Renew(_)) && lease.ttl < claim.ttl;
-        if is_missing || own.is_some() && self.lease.is_some_and(is_short) {
-            if self.request_lease(claim.ttl).await?.term.is_none() {
-                return self.extend_and_read(&claim.name, purpose).await;
-            }
+        let is_wanted = is_missing || own.is_some() && self.lease.is_some_and(is_short);
+        if is_wanted && self.request_lease(claim.ttl).await?.term.is_none() {
+            return self.extend_and_read(&claim.name, purpose).await;
         }
         Ok(snapshot)
     }

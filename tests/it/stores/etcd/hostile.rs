@@ -55,3 +55,13 @@ fn entries_that_etcd_would_not_have_are_refused() {
         assert!(most < idle + ALLOWANCE, "{text}: {most} KiB, {idle} KiB without that");
     }
 }
+
+/// As many as are accepted are decided on within the limits of a run.
+#[test]
+fn a_run_behind_very_many_entries_ends() {
+    let etcd = Etcd::lent();
+    let forger = Forger::to(etcd.port(0));
+    forger.forge_entries((1..=20_000).map(entry).collect());
+    let output = run(&forger).arg("-n").command(["echo", "ran"]).output();
+    assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(75), ""), "{}", output.stderr);
+}

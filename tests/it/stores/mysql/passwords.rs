@@ -114,7 +114,8 @@ fn a_password_is_never_sent_in_clear() {
                 ssl_mode=verify_ca with ca_file=, or a Unix socket; the command did not run";
     let clear = "the server asks for the password itself: use ssl_mode=verify_ca with ca_file=, or a Unix socket; the \
                  command did not run";
-    let cases: [(_, Option<&Certificates>, fn(&mut fake::Client) -> _, _); 5] = [
+    type Script = fn(&mut fake::Client) -> std::io::Result<Vec<u8>>;
+    let cases: [(_, Option<&Certificates>, Script, _); 5] = [
         ("", None, fake::Client::ask_for_password, sha2),
         ("?ssl_mode=disabled", Some(&files), fake::Client::ask_for_password, sha2),
         ("", None, |client| client.switch_to("mysql_clear_password"), clear),
