@@ -97,7 +97,7 @@ fn replies_are_bounded_in_memory() {
         ("rows of many columns", replying(columns(1600), row(1600).repeat(8), endless)),
         ("descriptions", replying(Vec::new(), columns(8).repeat(64), endless)),
         ("one huge row", replying(columns(1), huge, 1)),
-        ("one huge text", replying(columns(1), vec![b'D', 0x3f, 0xff, 0xff, 0xff].repeat(1 << 12), endless)),
+        ("one huge text", replying(columns(1), [b'D', 0x3f, 0xff, 0xff, 0xff].repeat(1 << 12), endless)),
         ("notifications", replying(Vec::new(), message(b'A', b"\0\0\0\x01a\0b\0").repeat(4096), endless)),
         ("settings", replying(Vec::new(), message(b'S', b"a\0b\0").repeat(4096), endless)),
     ] {
