@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     /// Two columns, two rows, and the end.
-    const REPLY: &[u8] = b"T\0\0\0\x08\0\x02colsD\0\0\0\x07\0\x02-D\0\0\0\x06\0\x02Z\0\0\0\x05I";
+    const REPLY: &[u8] = b"T\0\0\0\x0a\0\x02colsD\0\0\0\x07\0\x02-D\0\0\0\x06\0\x02Z\0\0\0\x05I";
 
     #[test]
     fn rows_are_counted_in_any_parts_of_a_reply() {
