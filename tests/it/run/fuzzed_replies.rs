@@ -127,7 +127,7 @@ fn assert_withstands(port: u16, url: impl Fn(u16) -> String + Sync) {
         "{connections} connections, {damages} damaged replies, {invocations} invocations, {ran} of which ran"
     );
     println!("the slowest took {slowest_ms} ms, the largest had {peak} KiB, {idle} KiB without damage");
-    assert!(connections >= CONNECTIONS && damages > connections / 4, "{connections}, {damages}");
+    assert!(connections >= CONNECTIONS && damages > connections / 10, "{connections}, {damages}");
     assert!(ran > 0 && ran < invocations, "{ran} of {invocations}");
 }
 
