@@ -28,6 +28,14 @@ pub trait Location {
     /// Returns the store, without secrets, as shown in messages and in `DLOCK_HELD`. It can be parsed again.
     fn display(&self) -> &str;
 
+    /// Checks that the user has what is needed to log in.
+    ///
+    /// # Errors
+    /// There is a username without a password, and the store needs both.
+    fn check_login(&self) -> Result<(), UrlError> {
+        Ok(())
+    }
+
     /// Checks that the store can hold a lock of this name.
     ///
     /// # Errors

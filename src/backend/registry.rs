@@ -48,7 +48,8 @@ struct Parser {
     parse: Parse,
 }
 
-type Parse = fn(&Url, Environment<'_>) -> Result<Rc<dyn Location>, UrlError>;
+/// A function that parses a backend URL.
+pub type Parse = fn(&Url, Environment<'_>) -> Result<Rc<dyn Location>, UrlError>;
 
 macro_rules! store {
     ($module:ident, $condition:meta, $beginnings:expr, $synonyms:expr) => {
@@ -77,11 +78,22 @@ impl Store {
     }
 }
 
-/// Parses a backend URL; does not contact the store.
+/// Parses the backend URL of a store that is to be used; does not contact it.
 ///
 /// # Errors
-/// An unknown scheme or option, a store that this build lacks, or a value that the store does not accept.
+/// An unknown scheme or option, a store that this build lacks, a value that the store does not accept, or a username
+/// without a password where the store needs both.
 pub fn parse(url: &Url, environment: Environment<'_>) -> Result<Rc<dyn Location>, UrlError> {
+    let location = parse_without_login(url, environment)?;
+    location.check_login()?;
+    Ok(location)
+}
+
+/// Parses a backend URL, whose username need not have a password.
+///
+/// # Errors
+/// Those of [`parse`], but the last.
+pub fn parse_without_login(url: &Url, environment: Environment<'_>) -> Result<Rc<dyn Location>, UrlError> {
     let scheme = url.scheme.as_str();
     match Store::of(scheme) {
         Some(Store { parser: Some(parser), .. }) => {

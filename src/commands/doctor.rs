@@ -18,13 +18,13 @@ const PROBLEMS: u8 = 1;
 /// itself.
 pub fn doctor(arguments: &DoctorArguments) -> Exit {
     let reporter = Reporter::of(&arguments.common);
-    let target = StoreTarget::of_doctor(&arguments.common);
     if arguments.policy {
+        let target = StoreTarget::of_policy(&arguments.common);
         return target.map_or_else(|failure| reporter.failure(&failure), |target| policy(&target, &reporter));
     }
     execute(
         &reporter,
-        target,
+        StoreTarget::of_doctor(&arguments.common),
         |target| notices_about(&reporter, &[], target),
         async |target| diagnose(target, arguments).await,
     )

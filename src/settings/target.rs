@@ -43,9 +43,18 @@ impl StoreTarget {
         backend: BackendSettings,
         names: &[LockName],
     ) -> Result<StoreTarget, Failure> {
+        StoreTarget::parsed(registry::parse, arguments, backend, names)
+    }
+
+    fn parsed(
+        parse: registry::Parse,
+        arguments: &CommonArguments,
+        backend: BackendSettings,
+        names: &[LockName],
+    ) -> Result<StoreTarget, Failure> {
         let mut notices = Vec::new();
         let environment = |name: &str| input::variable(name).and_then(|value| value.into_string().ok());
-        let store = registry::parse(&backend.url, &environment).map_err(|error| backend.failure(&error))?;
+        let store = parse(&backend.url, &environment).map_err(|error| backend.failure(&error))?;
         refuse_unverified(&*store, backend.requires_verified_tls.as_ref())?;
         for name in names {
             store
@@ -89,6 +98,15 @@ impl StoreTarget {
         let found = [target.store.warning(), target.store.insecure().map(str::to_owned)];
         target.notices.retain(|notice| found.iter().flatten().all(|found| found != notice));
         Ok(target)
+    }
+
+    /// Returns the store for `dlock doctor --policy`, which does not contact it, and needs no password.
+    ///
+    /// # Errors
+    /// Bad values (64), bad configuration or URL (78).
+    pub fn of_policy(arguments: &CommonArguments) -> Result<StoreTarget, Failure> {
+        let backend = Configuration::read(arguments)?.resolve(arguments, &[])?;
+        StoreTarget::parsed(registry::parse_without_login, arguments, backend, &[])
     }
 
     /// Checks that the store can meet a demand that comes from this source.

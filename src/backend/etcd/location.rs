@@ -98,7 +98,8 @@ impl Location {
             }
         }
         let is_of_user = credentials.username() == Some(user) && !password.is_empty();
-        self.security.complete(&|_| is_of_user.then(|| password.to_owned()), Some(USER_VARIABLE))
+        credentials.set_default_password(is_of_user.then(|| password.to_owned()));
+        self.security.check()
     }
 
     /// Returns the URL without secrets and without default values.
@@ -124,6 +125,10 @@ impl Location {
 impl backend::Location for Location {
     fn display(&self) -> &str {
         &self.display
+    }
+
+    fn check_login(&self) -> Result<(), UrlError> {
+        self.security.check_login(Some(USER_VARIABLE))
     }
 
     fn check_name(&self, name: &LockName) -> Result<(), UrlError> {

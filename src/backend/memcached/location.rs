@@ -83,7 +83,7 @@ impl Location {
                 value.clone_into(&mut prefix);
             }
         }
-        security.complete(&|_| None, None)?;
+        security.check()?;
         if security.credentials.has_password() && security.credentials.username().is_none() {
             return Err(UrlError::new("a password without a username: Memcached requires both"));
         }
@@ -118,6 +118,10 @@ impl Location {
 impl backend::Location for Location {
     fn display(&self) -> &str {
         &self.display
+    }
+
+    fn check_login(&self) -> Result<(), UrlError> {
+        self.security.check_login(None)
     }
 
     fn check_name(&self, name: &LockName) -> Result<(), UrlError> {

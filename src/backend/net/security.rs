@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Credentials, TlsSettings};
-use crate::backend::url::{Environment, REQUIRE_VERIFIED_TLS, Url, UrlError};
+use crate::backend::url::{REQUIRE_VERIFIED_TLS, Url, UrlError};
 
 /// The credentials of the client, and TLS if the URL requires it.
 #[derive(Clone)]
@@ -78,14 +78,11 @@ impl Security {
         self.tls.as_ref().map_or(Ok(()), TlsSettings::check)
     }
 
-    /// Takes the password from an environment variable, if the store has one, when the URL has none, and checks that the
-    /// parts fit together.
+    /// Checks that a username has a password; `variable` is the environment variable that it may be in, if the store has one.
     ///
     /// # Errors
-    /// There is a username without a password, a certificate without its key, or a file that cannot be opened.
-    pub fn complete(&mut self, environment: Environment<'_>, variable: Option<&str>) -> Result<(), UrlError> {
-        self.check()?;
-        self.credentials.set_default_password(variable.and_then(environment));
+    /// It has none.
+    pub fn check_login(&self, variable: Option<&str>) -> Result<(), UrlError> {
         if self.credentials.username().is_none() || self.credentials.has_password() {
             return Ok(());
         }

@@ -4,6 +4,7 @@ mod topology;
 mod url;
 
 pub(super) use self::topology::Topology;
+use self::url::PASSWORD_VARIABLE;
 use super::keys::{Index, Keys, RESERVED};
 use super::policy::policy;
 use super::recipe::Recipe;
@@ -34,6 +35,15 @@ pub struct Location {
 impl backend::Location for Location {
     fn display(&self) -> &str {
         &self.display
+    }
+
+    fn check_login(&self) -> Result<(), UrlError> {
+        self.security.check_login(Some(PASSWORD_VARIABLE))?;
+        let sentinel = &self.sentinel_credentials;
+        match sentinel.username().is_some() && !sentinel.has_password() {
+            true => Err(UrlError::new("sentinel_username= without a password: add sentinel_password_file=")),
+            false => Ok(()),
+        }
     }
 
     /// Rejects a name whose key would be reserved for dlock, or would be in the wrong slot of a cluster.

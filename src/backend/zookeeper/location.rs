@@ -72,7 +72,7 @@ impl Location {
     ///
     /// # Errors
     /// Another form, an unknown option, or an invalid value.
-    pub fn from_url(url: &Url, environment: Environment<'_>) -> Result<Location, UrlError> {
+    pub fn from_url(url: &Url, _: Environment<'_>) -> Result<Location, UrlError> {
         let scheme = url.scheme.as_str();
         let (other_scheme, tls) = match scheme {
             "zookeepers" => ("zookeeper", Some(TlsSettings::default())),
@@ -102,7 +102,7 @@ impl Location {
             };
             set.map_err(|error| error.about(name))?;
         }
-        security.complete(environment, None)?;
+        security.check()?;
         if security.credentials.has_password() && security.credentials.username().is_none() {
             return Err(UrlError::new("a password without a username: digest authentication requires both"));
         }
@@ -173,6 +173,10 @@ impl Location {
 impl backend::Location for Location {
     fn display(&self) -> &str {
         &self.display
+    }
+
+    fn check_login(&self) -> Result<(), UrlError> {
+        self.security.check_login(None)
     }
 
     fn check_name(&self, name: &LockName) -> Result<(), UrlError> {

@@ -6,6 +6,8 @@ use crate::backend::net::{Address, Credentials, Security, TlsSettings, list};
 use crate::backend::redis::recipe::Recipe;
 use crate::backend::url::{Environment, REQUIRE_VERIFIED_TLS, Url, UrlError};
 
+/// The password, when the URL has none.
+pub(super) const PASSWORD_VARIABLE: &str = "REDISCLI_AUTH";
 /// The options of a URL; the first two apply to sentinels only.
 const OPTIONS: &[&str] = &[
     "sentinel_username",
@@ -65,11 +67,8 @@ impl Location {
                 ));
             }
         }
-        location.security.complete(environment, Some("REDISCLI_AUTH"))?;
-        let sentinel = &location.sentinel_credentials;
-        if sentinel.username().is_some() && !sentinel.has_password() {
-            return Err(UrlError::new("sentinel_username= without a password: add sentinel_password_file="));
-        }
+        location.security.check()?;
+        location.security.credentials.set_default_password(environment(PASSWORD_VARIABLE));
         location.display = location.describe(&url.scheme);
         Ok(location)
     }

@@ -32,6 +32,52 @@ fn a_policy_is_not_json() {
     assert_eq!(output.outcome(), (Exit::Code(64), "", line));
 }
 
+/// Whoever grants the rights does not know the password. Nothing is contacted: no host of these names exists.
+#[test]
+fn a_url_with_a_username_needs_no_password() {
+    let policies: &[(&str, &str)] = &[
+        #[cfg(feature = "redis")]
+        ("redis://me@h.invalid", "ACL SETUSER me reset on >PASSWORD ~dlock:*"),
+        #[cfg(feature = "redis")]
+        ("redlock://me@a.invalid,b.invalid,c.invalid", "ACL SETUSER me reset on >PASSWORD ~dlock:*"),
+        #[cfg(feature = "redis")]
+        (
+            "redis-sentinel://me@a.invalid/locks?sentinel_username=watcher",
+            "\nACL SETUSER watcher reset on >SENTINEL_PASSWORD +sentinel|",
+        ),
+        #[cfg(feature = "etcd")]
+        ("etcd://me@h.invalid", "\netcdctl user grant-role me dlock-me\n"),
+        #[cfg(feature = "zookeeper")]
+        (
+            "zookeeper://me@h.invalid",
+            "addauth digest me:PASSWORD\ncreate /dlock\nsetAcl /dlock auth:me:cdrwa\n",
+        ),
+        #[cfg(feature = "postgres")]
+        ("postgres://me@h.invalid/app", "\nCREATE ROLE \"me\" LOGIN"),
+        #[cfg(feature = "mysql")]
+        ("mysql://me@h.invalid/app", "\nCREATE USER IF NOT EXISTS 'me'"),
+        #[cfg(feature = "memcached")]
+        ("memcached://me@h.invalid", ""),
+    ];
+    for (url, commands) in policies {
+        let output = doctor(&Place::new(), url).args(["--policy", "-q"]).output();
+        assert_eq!((output.exit, output.stderr.as_str()), (Exit::Code(0), ""), "{url}");
+        assert!(format!("\n{}", output.stdout).contains(commands), "{url}: {}", output.stdout);
+    }
+}
+
+/// The username of a table of the configuration, as that of a URL.
+#[cfg(feature = "etcd")]
+#[test]
+fn a_table_with_a_username_needs_no_password() {
+    let place = Place::new();
+    let table = "backend = \"prod\"\n[backends.prod]\nurl = \"etcd://h.invalid\"\nusername = \"me\"\n";
+    let file = place.write("config.toml", table);
+    let output = place.bare().args(["doctor", "--policy", "-q"]).env("DLOCK_CONFIG", &file).output();
+    assert_eq!((output.exit, output.stderr.as_str()), (Exit::Code(0), ""));
+    assert!(output.stdout.ends_with("etcdctl user grant-role me dlock-me\n"), "{}", output.stdout);
+}
+
 #[cfg(feature = "redis")]
 mod redis {
     use super::*;
