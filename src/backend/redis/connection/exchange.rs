@@ -48,6 +48,7 @@ impl Connection {
         trailing: Option<&Cmd>,
     ) -> Result<(Vec<Value>, Value), StoreError> {
         self.usable = false;
+        self.expect_no_reply().await?;
         let mut buffer = Vec::new();
         for command in first {
             buffer.extend(command.get_packed_command());
@@ -72,6 +73,26 @@ impl Connection {
         self.pending_replies += usize::from(trailing.is_some());
         self.usable = true;
         Ok(outcome)
+    }
+
+    /// Reads what has arrived before a request. Only pushes and pending replies may: another reply would be taken for that to
+    /// the request.
+    async fn expect_no_reply(&mut self) -> Result<(), StoreError> {
+        self.stream.refill(self.max_reply_size);
+        loop {
+            let arrived = tokio::select! {
+                biased;
+                arrived = self.value() => arrived?,
+                () = std::future::ready(()) => return Ok(()),
+            };
+            match arrived {
+                Value::Push { kind, data } => self.note_push(&kind, &data),
+                _ if self.pending_replies > 0 => self.pending_replies -= 1,
+                _ => {
+                    return Err(StoreError::unanswered("the server sent more than was requested"));
+                }
+            }
+        }
     }
 
     /// Reads one reply for each command, and the reply to the request; those pending from earlier requests come first.
@@ -150,9 +171,7 @@ impl Connection {
         loop {
             match self.value().await? {
                 Value::Push { kind: PushKind::Subscribe, .. } if to_subscribe => return Ok(Value::Okay),
-                Value::Push { kind, data } => {
-                    self.last_push = self.last_push.max(self.push_event(&kind, &data))
-                }
+                Value::Push { kind, data } => self.note_push(&kind, &data),
                 value => return Ok(value),
             }
         }

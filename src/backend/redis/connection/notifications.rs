@@ -63,6 +63,11 @@ impl Connection {
         }
     }
 
+    /// Stores the event of a push, unless a more important one is stored.
+    pub(super) fn note_push(&mut self, kind: &PushKind, data: &[Value]) {
+        self.last_push = self.last_push.max(self.push_event(kind, data));
+    }
+
     /// Returns the event of a push, if it concerns the lock. `invalidate` names the keys that were changed, or none if
     /// all were; other keys that were read do not matter.
     pub(super) fn push_event(&self, kind: &PushKind, data: &[Value]) -> Option<PushEvent> {

@@ -86,6 +86,20 @@ fn a_grant_with_an_exaggerated_lease_is_not_trusted() {
     }
 }
 
+/// It would be taken for that to the next request, the whole script, at which the server closes the connection.
+#[test]
+fn a_surplus_reply_is_not_that_of_the_next_request() {
+    let place = Place::new();
+    for protocol in ["resp2", "resp3"] {
+        let surplus =
+            [&b"-NOSCRIPT No matching script\r\n"[..], &granted("1769824800123456", "30000")].concat();
+        let server = answering(move |asked| (asked == 0).then(|| surplus.clone()));
+        let url = format!("redis://127.0.0.1:{}/0?protocol={protocol}", server.port());
+        let output = place.run().backend(url).sh("echo ran").output();
+        assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(69), ""), "{protocol}: {output:?}");
+    }
+}
+
 /// F47: a server that turns hostile while the command runs is one that does not renew.
 #[test]
 fn a_server_that_turns_hostile_costs_only_the_lock() {
