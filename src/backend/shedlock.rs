@@ -1,5 +1,5 @@
 //! The table of ShedLock, a library for Java (<https://github.com/lukas-krecan/ShedLock>), as a gate with a lease: a row per
-//! lock, which is held until `lock_until` by `locked_by`. It is never deleted. ShedLock never waits, and notifies nobody.
+//! lock, which is held until `lock_until` by `locked_by`. It is never deleted. ShedLock never waits and sends no notifications.
 //!
 //! dlock writes `<host>:<pid>:<digest of the token>` into `locked_by`: any process that has the token finds its hold again,
 //! and none without the token can extend or end it.

@@ -222,7 +222,7 @@ impl LastSeen {
     }
 }
 
-/// The ledgers of a client that may not have the table, which nobody else can see: a lock is that of its gate alone.
+/// The ledgers of a client that may not have the table, which no other client can see: a lock consists of its gate alone.
 pub struct OwnLedgers {
     ledgers: HashMap<LockName, Ledger>,
     /// The time, in microseconds since 1970, at a moment: no change of the host's clock ends a lease.

@@ -13,7 +13,7 @@ use crate::clock::Moment;
 /// that: while it reads, a parent may die, and its children move to a process whose children were read before.
 const QUIET_PASSES: u32 = 2;
 
-/// Signals a tree in passes, until passes find nobody who is to receive the signal.
+/// Signals a tree in passes, until passes find no process that is to receive the signal.
 ///
 /// A parent that dies of the signal leaves its children to the guard, and a process may fork between the moment at which its
 /// children are read and that at which it is signalled; a further pass finds both. It also finds what a process starts on
@@ -74,7 +74,7 @@ impl Terminator {
         self.began = Some(Mark::now());
     }
 
-    /// Sends the signal and SIGCONT to those who are to receive them, except those who `has_received` them with their
+    /// Sends the signal and SIGCONT to the processes that are to receive them, except those that `has_received` them with their
     /// process group; stops at `until`. Returns the processes that may not be signalled.
     pub(super) fn signal(
         &mut self,

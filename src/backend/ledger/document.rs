@@ -202,7 +202,7 @@ pub async fn change<S: DocumentStore, T>(
                 (Step::Exhausted, _) => return Err(StoreError::Config(format!("{name}: {EXHAUSTED}"))),
             }
         };
-        // Foreign programs notify nobody.
+        // Foreign programs send no notifications.
         let is_watched = !watch.iter().any(|event| matches!(event, Watch::Gate(_)));
         let done = Done { value, is_watched, fencing: None, lease: None, unwritten: None };
         let is_subscribed = match effect {

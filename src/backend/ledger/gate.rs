@@ -14,7 +14,7 @@ use crate::lock::{Claim, Holder, LockName, Mode};
 /// What ends the passage of a holder that does not leave the gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GateLifetime {
-    /// The end of the session that has passed it: nobody can keep the gate for another.
+    /// The end of the session that has passed it: no other process can keep the gate.
     Session,
     /// A lease of its own, which can be set to a minimum hold time when its holder ends.
     Lease,

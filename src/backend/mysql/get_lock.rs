@@ -37,7 +37,7 @@ const DIGEST_BYTES: usize = 20;
 #[derive(Default)]
 pub(super) struct Gates {
     passages: Vec<Passage>,
-    /// Who holds a lock, as it was asked for together with its row: the own connection, and that of the holder.
+    /// Who holds a lock, as read together with its row: the own connection, and that of the holder.
     seen: Option<(LockName, u64, Option<u64>)>,
 }
 
@@ -93,7 +93,7 @@ impl MysqlStore {
         Ok(format!("_utf8mb4 {}", literal(name)))
     }
 
-    /// Returns the question who holds a lock, and whether the server is still the primary: a lock of `GET_LOCK` can be
+    /// Returns the statements that ask who holds a lock, and whether the server is still the primary: a lock of `GET_LOCK` can be
     /// kept on a replica by every user.
     pub(super) fn who_holds(user_lock: &str) -> String {
         format!("SELECT CONNECTION_ID(), IS_USED_LOCK({user_lock}); {READ_ONLY}")

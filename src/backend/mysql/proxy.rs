@@ -1,5 +1,5 @@
 //! Proxies that share the connections of the server among their clients, such as ProxySQL. With such a proxy, a lock of a
-//! session belongs to nobody.
+//! session does not belong to one client.
 
 use super::connection::Connection;
 use super::location::Location;
@@ -19,7 +19,7 @@ pub(super) fn shares_connections() -> StoreError {
 }
 
 /// Checks that a connection through a proxy, which has this id at the server, stays the same one. The id alone does not
-/// tell: a pool may return the same connection as long as nobody else is served. So another client uses one in a
+/// prove that: a pool may return the same connection while it serves no other client. So another client uses one in a
 /// transaction meanwhile, and then tries to take what this one holds.
 ///
 /// # Errors

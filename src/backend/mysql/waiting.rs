@@ -1,4 +1,4 @@
-//! A waiter: it looks at its row from time to time, because the server notifies nobody.
+//! A waiter: it looks at its row from time to time, because the server sends no notifications.
 
 use std::time::Duration;
 

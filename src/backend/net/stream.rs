@@ -59,7 +59,7 @@ pub async fn secure(
         }
         (Socket::Tcp(tcp), Some(session)) => (tcp, session),
     };
-    // Whoever may do without TLS need not know who does not use it.
+    // Where TLS is optional, a server without it is not an error.
     let peer = new_peer(&tcp, security).filter(|_| !session.is_optional());
     let begun = tokio::select! {
         begun = session.begin(tcp, security) => match begun {

@@ -108,7 +108,7 @@ impl TlsSettings {
             let wrong = |why: &str| UrlError::new(format!("{}: {why}", file.display())).about(name);
             let opened = input::open(file).map_err(|error| wrong(&io_text(&error)))?;
             let mode = opened.metadata().map_err(|error| wrong(&io_text(&error)))?.mode();
-            // Whoever writes the key decides who we are.
+            // A user who can write the key determines the identity of the client.
             if name == "key_file" && mode & WRITABLE_BY_OTHERS != 0 {
                 return Err(wrong(&format!("it is world-writable (mode {:04o}): chmod o-w", mode & 0o7777)));
             }

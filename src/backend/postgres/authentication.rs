@@ -1,5 +1,5 @@
-//! Which ways to prove the identity of the role are used: none that gives the password away to somebody else, and only
-//! those of `require_auth` (PostgreSQL manual, "Database Connection Control Functions").
+//! The methods of authentication that are used: only those of `require_auth`, and none that reveals the password to
+//! others (PostgreSQL manual, "Database Connection Control Functions").
 
 use crate::backend::StoreError;
 use crate::backend::url::UrlError;
@@ -83,7 +83,8 @@ impl Methods {
         Ok(Methods { required: Some(required) })
     }
 
-    /// Checks a method that the server asks for. `is_private` of a connection on which nobody but the server can read.
+    /// Checks a method that the server asks for. `is_private`: only the server can read what is sent on
+    /// the connection.
     ///
     /// # Errors
     /// It is not used.

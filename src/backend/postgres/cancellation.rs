@@ -1,8 +1,8 @@
-//! Cancels a statement whose reply is not waited for any more: it would go on waiting for its lock at the server, with its
-//! connection, while the next attempts add theirs.
+//! Cancels a statement whose reply is no longer awaited: it would keep waiting for its lock at the server and occupy its
+//! connection, while further attempts add more.
 //!
-//! The server shows a change that waits for a standby as soon as its statement is cancelled, though it may be lost with the
-//! primary. Nobody takes it for granted: a claim that finds its own hold extends it, and waits for the standby in turn.
+//! If a change waits for a standby, it becomes visible as soon as its statement is cancelled, although it may be lost with
+//! the primary. dlock does not rely on it: a claim that finds its own hold extends it, and waits for the standby again.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use super::location::Location;
 use crate::backend::net::Address;
 
-/// How long a cancellation may take. PgBouncer 1.18 ends with a fatal error if its client leaves before it is over.
+/// How long a cancellation may take. PgBouncer 1.18 ends with a fatal error if its client disconnects before that.
 const WITHIN: Duration = Duration::from_secs(5);
 /// The length and the code of a request to cancel (PostgreSQL manual, "Message Formats", CancelRequest).
 const CANCEL_REQUEST: [u8; 8] = [0, 0, 0, 16, 4, 210, 22, 46];

@@ -1,5 +1,5 @@
-//! `sslmode`, and the other variables of libpq that say how a connection is secured (PostgreSQL manual, "Environment
-//! Variables"): whoever has set one of them relies on it.
+//! `sslmode`, and the other variables of libpq that determine how a connection is secured (PostgreSQL manual, "Environment
+//! Variables"): a user who has set one of them relies on it.
 
 use crate::backend::net::TlsSettings;
 use crate::backend::url::{Environment, UrlError};

@@ -1,4 +1,4 @@
-//! What a table is, before it is used: a stranger who may create a table, or who owns it, could let code of his own run
+//! Inspects a table before it is used: a stranger who may create a table, or who owns it, could run code
 //! with the rights of the role that runs dlock (a view, a trigger, a default; CVE-2018-1058).
 //!
 //! The statement names every function, operator and type with its schema, as all others do: a search path may begin with

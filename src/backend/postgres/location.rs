@@ -158,7 +158,7 @@ impl Location {
         self.mode == SslMode::Prefer
     }
 
-    /// Returns whether nobody but the server can read what is sent to it.
+    /// Returns whether only the server can read what is sent to it.
     pub(super) fn is_private(&self, server: &Address, stream: &BoundedStream) -> bool {
         let is_verified = self.security.tls.as_ref().is_some_and(|tls| !tls.insecure);
         matches!(server, Address::Socket(_)) || stream.is_encrypted() && is_verified

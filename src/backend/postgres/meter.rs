@@ -1,5 +1,5 @@
-//! How much memory the messages of a server take. That is more than their bytes: many tiny rows within any bound of those
-//! would still fill it.
+//! Measures the memory that the messages of a server take, which is more than their bytes: a bound on those alone would
+//! admit too many tiny rows.
 
 use std::io;
 
@@ -23,7 +23,7 @@ const COLUMN: usize = 128;
 /// Follows the messages of a server: each is a letter, a length in 4 bytes, and its content.
 #[derive(Default)]
 pub(super) struct Meter {
-    /// The begin of a message, up to the number of its columns.
+    /// The beginning of a message, up to the number of its columns.
     begin: Vec<u8>,
     /// How much of the content is left.
     skip: usize,
@@ -35,7 +35,7 @@ impl Meter {
     /// Takes the next bytes, and returns how much memory they take.
     ///
     /// # Errors
-    /// They are no message, or a row has not the columns that were announced: they would be looked for in vain.
+    /// They are not a message, or a row does not have the columns that were announced.
     pub(super) fn read(&mut self, mut bytes: &[u8]) -> io::Result<usize> {
         const HEADER: usize = 5;
         let invalid = |text: &str| io::Error::new(io::ErrorKind::InvalidData, text);

@@ -4,16 +4,16 @@ use tokio_postgres::Row as Record;
 
 use crate::backend::sql::{COLUMNS, LEASE_DIGITS, Row};
 
-/// The time, read once, after the request has arrived: no lease is shorter than the client counts it. The process that
-/// serves the request. And how long it waits for a row that others have locked, when nobody waits for its reply any more:
-/// longer than an attempt lasts by default. The setting is that of the transaction, because a pooler gives the session to
-/// others.
+/// The time, read once, after the request has arrived: no lease is shorter than the client counts it; and the process that
+/// serves the request. The statement also limits the wait for a row that others have locked, for the case that the client
+/// has given up: by default, an attempt is shorter. The limit is set for the transaction, because a pooler shares the
+/// session.
 const NOW: &str = "now AS MATERIALIZED (SELECT (EXTRACT(epoch FROM pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) \
                    1000000)::bigint AS now, pg_catalog.pg_backend_pid() AS process, \
                    pg_catalog.set_config('lock_timeout', '10s', true))";
 
-// Operators and functions are named with their schema: a search path may begin with that of a stranger, and keeps to be
-// one behind a pooler. All operators in this form bind equally strongly.
+// Operators and functions are named with their schema: behind a pooler, the search path
+// may begin with a stranger's schema. All operators in this form have the same precedence.
 const EQ: &str = "OPERATOR(pg_catalog.=)";
 const NE: &str = "OPERATOR(pg_catalog.<>)";
 const LE: &str = "OPERATOR(pg_catalog.<=)";

@@ -106,7 +106,7 @@ fn difference(columns: &[Row]) -> Option<String> {
         matches!(kind, "text" | "character varying")
             || (is_bounded && length.is_some_and(|length: usize| length >= least))
     };
-    // Without a zone, to the millisecond: PostgreSQL counts microseconds unless it is told otherwise, MySQL seconds.
+    // Without a zone, to the millisecond: by default, PostgreSQL counts microseconds and MySQL seconds.
     let is_time = |kind: &str| {
         let kind = kind
             .strip_suffix(" without time zone")

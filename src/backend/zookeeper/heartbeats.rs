@@ -11,7 +11,7 @@
 //! - what has begun the session or continued it there, because the server has asked the leader;
 //! - what was answered half a tick before the write was sent, because the leader has asked the server since. Half a tick
 //!   is at most a quarter of a session, because the shortest one has two ticks. If the write itself takes longer than
-//!   that, the leader may have asked nobody meanwhile.
+//!   that, the leader may not have asked any server meanwhile.
 
 use std::collections::VecDeque;
 use std::time::Duration;
