@@ -4,6 +4,7 @@
 mod self_signed;
 
 use crate::support::SOON;
+use crate::support::dlock::BINARY;
 use crate::support::fake::Fake;
 use crate::support::place::Place;
 use crate::support::proxy::Proxy;
@@ -68,6 +69,24 @@ fn a_lock_is_kept_over_tls() {
     let held = place.run().backend(&backend).args(["--ttl", "1s"]).sh("sleep 2.5; echo ran").output();
     assert_runs(&held);
     assert_runs(&run(&place, &backend));
+}
+
+/// `DLOCK_HELD` does not contain `ca_file=`.
+#[test]
+fn inside_a_run_over_tls_a_check_needs_the_url_unless_the_environment_has_it() {
+    let (redis, place) = (server(Flaw::None, &[]), Place::new());
+    let backend = url(&redis, "127.0.0.1", &ca(&redis));
+    let inside = |text: String| place.run().backend(&backend).sh(&format!("exec '{BINARY}' {text}"));
+    assert_refused(
+        &inside("check".to_owned()).output(),
+        69,
+        &["unknown authority", "name the store with DLOCK_BACKEND or -b"],
+    );
+    let held = (Exit::Code(0), "", "");
+    assert_eq!(inside(format!("check -b '{backend}'")).output().outcome(), held);
+    let with_variable = place.run().no_backend().env("DLOCK_BACKEND", &backend);
+    assert_eq!(with_variable.sh(&format!("exec '{BINARY}' check")).output().outcome(), held);
+    assert_runs(&inside(format!("run -b '{backend}' x -- echo ran")).output());
 }
 
 /// There are some 150 of them, and each connection would parse them again.
