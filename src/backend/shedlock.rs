@@ -6,20 +6,19 @@
 
 mod check;
 mod dialect;
+mod identity;
 mod times;
 
 use std::collections::HashMap;
 use std::time::Duration;
 
-use sha2::{Digest, Sha256};
-
 pub use self::dialect::{Database, Dialect, Row, missing, other_shape};
+use self::identity::{Identity, digest_of, identity, identity_in, is_of, locked_by};
 pub use self::times::Clock;
 use super::StoreError;
 use super::admin::Removal;
 use super::ledger::{GateMode, Ledger, Occupant, Purpose};
-use crate::hex;
-use crate::lock::{Claim, Holder, LockName, Token};
+use crate::lock::{Claim, Holder, LockName};
 
 /// The name of the table.
 pub const TABLE: &str = "shedlock";
@@ -29,8 +28,6 @@ pub const LONGEST_NAME: usize = 64;
 pub const TOO_LONG: &str = "with recipe=shedlock, it is at most 64 characters long";
 /// Why other modes are refused.
 pub const EXCLUSIVE: &str = "ShedLock has one holder: take the lock exclusively, or use recipe=table";
-/// The digits of a digest.
-const DIGITS: usize = 32;
 
 /// A passage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,8 +37,6 @@ enum Passage {
     Leaving,
     Left,
 }
-
-type Identity = (u64, u64);
 
 /// The gate in front of the ledgers of one client.
 pub struct Gate {
@@ -54,46 +49,6 @@ pub struct Gate {
     is_release: bool,
     /// The table is one of ShedLock.
     is_checked: bool,
-}
-
-fn identity(token: &Token) -> Identity {
-    let digest = Sha256::digest(token.reveal().as_bytes());
-    let number = |bytes: &[u8]| bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
-    (number(&digest[..8]), number(&digest[8..16]))
-}
-
-/// Returns the identity in `locked_by`, if it can be that of a dlock.
-fn identity_in(locked_by: &str) -> Option<Identity> {
-    let digits = locked_by.rsplit_once(':')?.1;
-    let number = |digits: &str| u64::from_str_radix(digits, 16).ok();
-    let is_digest = digits.len() == DIGITS && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
-    is_digest.then_some(())?;
-    Some((number(&digits[..16])?, number(&digits[16..])?))
-}
-
-fn suffix((high, low): Identity) -> String {
-    format!(":{high:016x}{low:016x}")
-}
-
-/// Returns what distinguishes a hold from every other one of the lock.
-fn digest_of(locked_by: &str, locked_at: &str) -> String {
-    let digest = Sha256::digest(format!("{locked_by} {locked_at}").as_bytes());
-    hex::encode(&digest[..8])
-}
-
-fn locked_by(claim: &Claim) -> String {
-    let host: String = claim.identity.host.chars().take(LONGEST_NAME).collect();
-    let pid = claim.identity.pid;
-    format!("{host}:{pid}{}", suffix(identity(&claim.token)))
-}
-
-/// Returns the condition that a row is that of one of these holds.
-fn is_of<D: Database>(column: &str, identities: impl IntoIterator<Item = Identity>) -> String {
-    let (right, equals) = (D::DIALECT.function("right"), D::DIALECT.operator("="));
-    let end = format!("{right}({column}, {})", DIGITS + 1);
-    let texts: Vec<String> =
-        identities.into_iter().map(|one| format!("({end} {equals} '{}')", suffix(one))).collect();
-    format!("({})", texts.join(" OR "))
 }
 
 impl Gate {
@@ -379,25 +334,5 @@ pub async fn end_shown<D: Database>(
     match gate {
         Some(gate) => gate.end_shown(db, name, shown).await,
         None => Ok(Removal::Impossible),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_identity_follows_from_the_token_alone() {
-        let claim = |token: &str| {
-            Claim::new(LockName::new("x").expect("a name"), Token::from_text(token), Duration::from_secs(30))
-        };
-        let by = locked_by(&claim("secret"));
-        assert!(!by.contains("secret"));
-        assert_eq!(identity_in(&by), Some(identity(&Token::from_text("secret"))));
-        assert_ne!(identity_in(&by), identity_in(&locked_by(&claim("other"))));
-        for foreign in ["web-1", "web:1", "", ":", "a:0123456789abcdef", "a:é0123456789abcdef0123456789abcd"]
-        {
-            assert_eq!(identity_in(foreign), None, "{foreign}");
-        }
     }
 }

@@ -6,6 +6,7 @@ mod acl;
 mod client;
 mod connection;
 mod doctor;
+mod entry;
 mod errors;
 mod heartbeats;
 mod listing;
