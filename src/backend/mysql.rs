@@ -13,6 +13,7 @@ mod errors;
 mod gate;
 mod get_lock;
 mod location;
+mod login;
 mod option_file;
 mod packet;
 mod policy;

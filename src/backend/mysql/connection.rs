@@ -5,15 +5,15 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncReadExt};
 
-use super::authentication::{Method, Privacy, full};
+use super::authentication::Privacy;
 use super::errors;
 use super::location::{Encryption, Location};
+use super::login::request_tls;
 use super::packet::{
-    self, END, ERROR, Greeting, HEADER, LONGEST, LONGEST_LOGIN, LONGEST_REPLY, MORE_DATA, OK, Reader,
-    ServerError, capability, malformed, not_mysql, too_long,
+    self, ERROR, Greeting, HEADER, LONGEST, LONGEST_LOGIN, LONGEST_REPLY, ServerError, capability, not_mysql,
+    too_long,
 };
 use super::reply::{Failure, Outcome, Reply};
 use crate::backend::net::{self, BoundedStream, Session, Socket};
@@ -21,8 +21,6 @@ use crate::backend::{StoreError, io_text};
 
 /// The request that carries SQL.
 const QUERY: u8 = 3;
-/// utf8mb4_general_ci
-const CHARACTER_SET: u8 = 45;
 /// The oldest versions whose statements and messages are those that are used here. Before MySQL 5.7.5 and MariaDB
 /// 10.0.2, a session has one lock of `GET_LOCK` at most.
 const OLDEST_MYSQL: (u32, u32, u32) = (5, 7, 5);
@@ -39,8 +37,8 @@ pub(super) struct Connection {
     allowance: usize,
     /// The number of the next packet.
     number: u8,
-    privacy: Privacy,
-    has_tls: bool,
+    pub(super) privacy: Privacy,
+    pub(super) has_tls: bool,
     /// What the server calls this connection, or a proxy in its place.
     pub(super) thread: u32,
     /// What the server says about its version.
@@ -189,49 +187,6 @@ impl Connection {
         self.stream.certificate_end()
     }
 
-    async fn log_in(&mut self, greeting: Greeting, location: &Location) -> Result<(), StoreError> {
-        let credentials = &location.security.credentials;
-        let password = credentials.password()?.unwrap_or_default();
-        // The method that is named first may be that of other users: the server then asks to switch.
-        let mut method = Method::of(&greeting.method).unwrap_or(Method::Native);
-        let mut answer = method.begin(&password, &greeting.nonce, self.privacy).unwrap_or_default();
-        let mut login = Vec::new();
-        write_capabilities(&mut login, self.has_tls);
-        login.extend(credentials.username().unwrap_or_default().as_bytes());
-        login.push(0);
-        login.push(u8::try_from(answer.len()).unwrap_or_default());
-        login.append(&mut answer);
-        login.extend(location.login_database().as_bytes());
-        login.push(0);
-        login.extend(method.name().as_bytes());
-        login.push(0);
-        self.send(&login).await?;
-        loop {
-            let reply = self.packet().await?;
-            let answer = match reply.split_first() {
-                Some((&OK, _)) => return Ok(()),
-                Some((&ERROR, _)) => return Err(errors::meaning(&ServerError::parse(&reply)?)),
-                Some((&END, switch)) if !switch.is_empty() => {
-                    let mut reader = Reader(switch);
-                    method = Method::of(&String::from_utf8_lossy(reader.terminated()))?;
-                    let nonce = reader.0.strip_suffix(&[0]).unwrap_or(reader.0);
-                    method.begin(&password, nonce, self.privacy)?
-                }
-                // It knows a digest of the password, which fits.
-                Some((&MORE_DATA, [3])) => continue,
-                Some((&MORE_DATA, [4])) if method == Method::CachingSha2 => {
-                    let answer = full(&password, self.privacy)?;
-                    if self.privacy == Privacy::Encrypted && !password.is_empty() {
-                        location.security.note_exposure();
-                    }
-                    answer
-                }
-                _ => return Err(malformed()),
-            };
-            self.send(&answer).await?;
-        }
-    }
-
     /// Sends statements in one request, and returns the result of each of them.
     ///
     /// # Errors
@@ -297,7 +252,7 @@ impl Connection {
         }
     }
 
-    async fn send(&mut self, payload: &[u8]) -> Result<(), StoreError> {
+    pub(super) async fn send(&mut self, payload: &[u8]) -> Result<(), StoreError> {
         if payload.len() > LONGEST {
             return Err(StoreError::unreachable(
                 "the request is too long: does one lock have too many waiters?",
@@ -318,7 +273,7 @@ impl Connection {
     }
 
     /// Returns the next packet.
-    async fn packet(&mut self) -> Result<Vec<u8>, StoreError> {
+    pub(super) async fn packet(&mut self) -> Result<Vec<u8>, StoreError> {
         loop {
             let left = &self.received[self.taken..];
             if let Some(header) = left.first_chunk::<HEADER>() {
@@ -372,30 +327,6 @@ fn begins_packet(bytes: &[u8]) -> bool {
 /// Returns whether this is a version of MariaDB.
 pub(super) fn is_mariadb(version: &str) -> bool {
     version.contains("MariaDB")
-}
-
-async fn request_tls(tcp: &mut TcpStream) -> io::Result<()> {
-    let mut request = Vec::new();
-    write_capabilities(&mut request, true);
-    let mut bytes = Vec::new();
-    packet::write(1, &request, &mut bytes);
-    tcp.write_all(&bytes).await
-}
-
-/// What a login begins with, and a request of TLS consists of.
-fn write_capabilities(bytes: &mut Vec<u8>, has_tls: bool) {
-    let capabilities = capability::FOUND_ROWS
-        | capability::CONNECT_WITH_DB
-        | capability::PROTOCOL_41
-        | capability::SECURE_CONNECTION
-        | capability::MULTI_STATEMENTS
-        | capability::MULTI_RESULTS
-        | capability::PLUGIN_AUTH
-        | if has_tls { capability::SSL } else { 0 };
-    bytes.extend(capabilities.to_le_bytes());
-    bytes.extend((LONGEST as u32).to_le_bytes());
-    bytes.push(CHARACTER_SET);
-    bytes.extend([0; 23]);
 }
 
 fn closed(error: &io::Error) -> StoreError {

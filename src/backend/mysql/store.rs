@@ -9,8 +9,8 @@ use super::gate::Recipe;
 use super::get_lock::Gates;
 use super::location::Location;
 use super::packet::malformed;
-use super::reply::{Failure, Outcome, Row};
-use super::table::{NOW, create, literal, take_if_idle, touch};
+use super::reply::{Failure, Outcome};
+use super::table::{NOW, create, insert, literal, read_row, take_if_idle, touch, update};
 use super::waiting::{Turn, Waiting, calls};
 use crate::backend::admin::Removal;
 use crate::backend::diagnosis::Diagnosis;
@@ -210,37 +210,10 @@ impl DocumentStore for MysqlStore {
         let (key, values) = (self.key(name), Values::of(revision.ledger));
         let first_version = self.last.recall(name).map_or(1, |seen| seen.now.wall);
         let last = self.last.take();
-        let success = values.success.as_ref().map_or("NULL".to_owned(), literal);
-        let values = [
-            ("fencing_token", values.fencing_token.to_string()),
-            ("ticket", values.ticket.to_string()),
-            ("taken_at", "0".to_owned()),
-            ("ends_at", values.ends_at.to_string()),
-            ("leases", literal(values.leases)),
-            ("entries", literal(values.entries)),
-            ("success", success),
-            ("outcomes", literal(values.outcomes)),
-            ("calls", literal(calls(revision.ledger))),
-        ];
-        let format = Ledger::FORMAT;
+        let calls = calls(revision.ledger);
         let (sql, version) = match version {
-            0 => {
-                let (columns, values): (Vec<_>, Vec<_>) = values.into_iter().unzip();
-                let (columns, values) = (columns.join(", "), values.join(", "));
-                let sql = format!(
-                    "INSERT INTO {TABLE} (name, format, version, {columns}) VALUES ({key}, {format}, {first_version}, \
-                     {values})"
-                );
-                (sql, first_version)
-            }
-            version => {
-                let values = values.map(|(column, value)| format!("{column} = {value}")).join(", ");
-                let sql = format!(
-                    "UPDATE {TABLE} SET version = version + 1, {values} WHERE name = {key} AND version = {version} AND \
-                     format = {format}"
-                );
-                (sql, version + 1)
-            }
+            0 => (insert(&key, first_version, &values, &calls), first_version),
+            version => (update(&key, version, &values, &calls), version + 1),
         };
         match self.query(&format!("{sql}; {READ_ONLY}")).await {
             Ok(mut outcomes) => {
@@ -308,27 +281,6 @@ impl DocumentStore for MysqlStore {
             None => self.leave(claim).await,
         }
     }
-}
-
-/// Returns the time, and the row of a lock if there is one.
-fn read_row(row: &Row) -> Option<(u64, Option<sql::Row>)> {
-    let text =
-        |column: usize| row.get(column)?.as_ref().map(|value| String::from_utf8_lossy(value).into_owned());
-    let number = |column: usize| text(column)?.parse::<u64>().ok();
-    let now = number(0)?;
-    let Some(format) = number(1) else { return Some((now, None)) };
-    let row = sql::Row {
-        format: u32::try_from(format).ok()?,
-        version: number(2)?,
-        fencing_token: number(3)?,
-        ticket: number(4)?,
-        taken_at: number(5)?,
-        leases: text(6)?,
-        entries: text(7)?,
-        success: text(8),
-        outcomes: text(9)?,
-    };
-    Some((now, Some(row)))
 }
 
 impl LedgerStore for MysqlStore {

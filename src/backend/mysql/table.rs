@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
+use super::reply;
 use crate::backend::ledger::Ledger;
-use crate::backend::sql::{LEASE_DIGITS, TABLE, Taken, create_table, lease_key};
+use crate::backend::sql::{LEASE_DIGITS, Row, TABLE, Taken, Values, create_table, lease_key};
 use crate::lock::FencingToken;
 
 /// The longest name of a lock, with its prefix.
@@ -66,6 +67,61 @@ pub(super) fn touch(key: &str, token: &str, lease: Duration) -> String {
         Ledger::FORMAT,
         padded(NOW)
     )
+}
+
+/// Returns the statement that stores a ledger in a new row with this version.
+pub(super) fn insert(key: &str, version: u64, values: &Values, calls: &str) -> String {
+    let (columns, values): (Vec<_>, Vec<_>) = columns(values, calls).into_iter().unzip();
+    let (columns, values) = (columns.join(", "), values.join(", "));
+    format!(
+        "INSERT INTO {TABLE} (name, format, version, {columns}) VALUES ({key}, {}, {version}, {values})",
+        Ledger::FORMAT
+    )
+}
+
+/// Returns the statement that stores a ledger in the row that has this version still; it then has the next one.
+pub(super) fn update(key: &str, version: u64, values: &Values, calls: &str) -> String {
+    let values = columns(values, calls).map(|(column, value)| format!("{column} = {value}")).join(", ");
+    format!(
+        "UPDATE {TABLE} SET version = version + 1, {values} WHERE name = {key} AND version = {version} AND format = {}",
+        Ledger::FORMAT
+    )
+}
+
+fn columns(values: &Values, calls: &str) -> [(&'static str, String); 9] {
+    let success = values.success.as_ref().map_or("NULL".to_owned(), literal);
+    [
+        ("fencing_token", values.fencing_token.to_string()),
+        ("ticket", values.ticket.to_string()),
+        ("taken_at", "0".to_owned()),
+        ("ends_at", values.ends_at.to_string()),
+        ("leases", literal(&values.leases)),
+        ("entries", literal(&values.entries)),
+        ("success", success),
+        ("outcomes", literal(&values.outcomes)),
+        ("calls", literal(calls)),
+    ]
+}
+
+/// Returns the time, and the row of a lock if there is one.
+pub(super) fn read_row(row: &reply::Row) -> Option<(u64, Option<Row>)> {
+    let text =
+        |column: usize| row.get(column)?.as_ref().map(|value| String::from_utf8_lossy(value).into_owned());
+    let number = |column: usize| text(column)?.parse::<u64>().ok();
+    let now = number(0)?;
+    let Some(format) = number(1) else { return Some((now, None)) };
+    let row = Row {
+        format: u32::try_from(format).ok()?,
+        version: number(2)?,
+        fencing_token: number(3)?,
+        ticket: number(4)?,
+        taken_at: number(5)?,
+        leases: text(6)?,
+        entries: text(7)?,
+        success: text(8),
+        outcomes: text(9)?,
+    };
+    Some((now, Some(row)))
 }
 
 /// Returns a text or other bytes as a literal.
