@@ -3,15 +3,12 @@
 use crate::support::SOON;
 use crate::support::fake::Fake;
 use crate::support::mariadb::fake::{self, Client, greeting, packet};
+use crate::support::peak::{ALLOWANCE, peaks};
 use crate::support::place::Place;
-use crate::support::process::{self, status_field};
 use crate::support::running::{Exit, Output, Running};
 use nix::sys::signal::Signal;
 use std::io;
 use std::time::{Duration, Instant};
-
-/// The memory that a hostile server may cost above that of one that is silent, in KiB.
-const ALLOWANCE: u64 = 16 * 1024;
 
 const OK: &[u8] = &[0, 0, 0, 2, 0, 0, 0];
 /// Likewise, and another result follows.
@@ -20,13 +17,6 @@ const END: &[u8] = &[0xfe, 0, 0, 2, 0];
 
 /// The description of a column, as far as it is looked at.
 const COLUMN: &[u8] = b"\x03def";
-
-/// The largest resident set so far of each process of a run, in KiB.
-fn peaks(run: &Running) -> u64 {
-    let tree = process::descendants(run.pid()).into_iter().map(|stat| stat.pid);
-    let peak = |pid| status_field(pid, "VmHWM")?.split(' ').next()?.parse::<u64>().ok();
-    tree.chain([run.pid()]).filter_map(peak).max().unwrap_or(0)
-}
 
 /// A server that accepts every login and replies to the first request so.
 fn server(reply: impl Fn(&mut Client) -> io::Result<()> + Send + Sync + 'static) -> Fake {
@@ -67,7 +57,7 @@ fn watched(server: &Fake) -> (Output, u64, Duration) {
     let mut run = run(&place, server);
     let mut peak = 0;
     loop {
-        peak = peak.max(peaks(&run));
+        peak = peak.max(peaks(run.pid()));
         if let Some(output) = run.poll() {
             assert!(!place.path("t").exists(), "the command ran: {output:?}");
             return (output.clone(), peak, began.elapsed());

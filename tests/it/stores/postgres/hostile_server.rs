@@ -3,16 +3,13 @@
 use crate::support::SOON;
 use crate::support::dlock::Dlock;
 use crate::support::fake::Fake;
-use crate::support::process::{self, status_field};
+use crate::support::peak::{ALLOWANCE, peaks};
 use crate::support::running::{Exit, Output, Running};
 use crate::support::wait::until;
 use nix::sys::signal::Signal;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
-
-/// The memory that a hostile server may cost above that of a silent one, in KiB.
-const ALLOWANCE: u64 = 16 * 1024;
 
 /// A message: a letter, its length, and its content.
 fn message(letter: u8, content: &[u8]) -> Vec<u8> {
@@ -58,13 +55,6 @@ fn replying(first: Vec<u8>, again: Vec<u8>, times: usize) -> Fake {
     })
 }
 
-/// The largest resident set so far of each process of a run, in KiB; less than before where one has ended.
-fn peak(run: &Running) -> u64 {
-    let tree = process::descendants(run.pid()).into_iter().map(|stat| stat.pid);
-    let peak = |pid| status_field(pid, "VmHWM")?.split(' ').next()?.parse::<u64>().ok();
-    tree.chain([run.pid()]).filter_map(peak).max().unwrap_or(0)
-}
-
 fn spawn(server: &Fake, retry: &str) -> Running {
     let url = format!("postgres://web@127.0.0.1:{}/app", server.port());
     let run = Dlock::run().backend(url).args(["--connect-timeout", "1s", "--retry", retry]);
@@ -76,7 +66,7 @@ fn watched(server: &Fake) -> (Output, u64) {
     let (mut run, until) = (spawn(server, "2s"), Instant::now() + SOON);
     let mut most = 0;
     loop {
-        most = most.max(peak(&run));
+        most = most.max(peaks(run.pid()));
         if let Some(output) = run.poll() {
             return (output.clone(), most);
         }

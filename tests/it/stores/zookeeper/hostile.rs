@@ -3,24 +3,15 @@
 use crate::support::SOON;
 use crate::support::dlock::Dlock;
 use crate::support::fake::Fake;
-use crate::support::process::{self, status_field};
-use crate::support::running::{Exit, Output, Running};
+use crate::support::peak::{ALLOWANCE, peaks};
+use crate::support::running::{Exit, Output};
 use crate::support::zookeeper::ZooKeeper;
 use crate::support::zookeeper::session::Kind;
 use nix::sys::signal::Signal;
 use std::time::{Duration, Instant};
 
-/// The memory that a hostile server may cost above that of a silent one, in KiB.
-const ALLOWANCE: u64 = 16 * 1024;
 /// For how long a run tries. It ends at most a second later, unless the machine is busy.
 const LIMIT: Duration = Duration::from_secs(2);
-
-/// The largest resident set so far of each process of a run, in KiB.
-fn peak(run: &Running) -> u64 {
-    let tree = process::descendants(run.pid()).into_iter().map(|stat| stat.pid);
-    let peak = |pid| status_field(pid, "VmHWM")?.split(' ').next()?.parse::<u64>().ok();
-    tree.chain([run.pid()]).filter_map(peak).max().unwrap_or(0)
-}
 
 /// Lets a run try for two seconds. Returns how it ended, when, and its largest size.
 fn watched(url: &str, options: &[&str]) -> (Output, Duration, u64) {
@@ -29,7 +20,7 @@ fn watched(url: &str, options: &[&str]) -> (Output, Duration, u64) {
     let mut run = run.sh("echo ran").spawn();
     let mut most = 0;
     loop {
-        most = most.max(peak(&run));
+        most = most.max(peaks(run.pid()));
         if let Some(output) = run.poll() {
             return (output.clone(), began.elapsed(), most);
         }

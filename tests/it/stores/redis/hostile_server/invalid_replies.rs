@@ -1,8 +1,9 @@
 //! A server that uses the protocol with false content.
 
-use super::{ALLOWANCE, assert_withstands_all, case, idle, peaks};
+use super::{assert_withstands_all, case, idle};
 use crate::support::SOON;
 use crate::support::fake::Fake;
+use crate::support::peak::{ALLOWANCE, peaks};
 use crate::support::place::Place;
 use crate::support::resp::bulk;
 use crate::support::running::Exit;
@@ -126,7 +127,7 @@ fn a_server_that_turns_hostile_costs_only_the_lock() {
         let mut peak = 0;
         let until = std::time::Instant::now() + SOON;
         while run.poll().is_none() && std::time::Instant::now() < until {
-            peak = peak.max(peaks(&run));
+            peak = peak.max(peaks(run.pid()));
         }
         let output = run.wait();
         assert_eq!(

@@ -4,17 +4,10 @@ mod invalid_replies;
 
 use crate::support::SOON;
 use crate::support::fake::Fake;
-use crate::support::peak::{ALLOWANCE, peak};
+use crate::support::peak::{ALLOWANCE, peaks};
 use crate::support::place::Place;
-use crate::support::process;
-use crate::support::running::{Exit, Output, Running};
+use crate::support::running::{Exit, Output};
 use std::time::Duration;
-
-/// The largest resident set so far of each process of a run, in KiB; less than before where one has ended.
-fn peaks(run: &Running) -> u64 {
-    let tree = process::descendants(run.pid()).into_iter().map(|stat| stat.pid);
-    tree.chain([run.pid()]).map(peak).max().unwrap_or(0)
-}
 
 /// Lets a run try repeatedly for a while, so that its size can be measured; returns how it ended and its peak.
 fn watched(server: &Fake) -> (Output, u64) {
@@ -29,7 +22,7 @@ fn watched(server: &Fake) -> (Output, u64) {
     let until = std::time::Instant::now() + SOON;
     let mut peak = 0;
     loop {
-        peak = peak.max(peaks(&run));
+        peak = peak.max(peaks(run.pid()));
         if let Some(output) = run.poll() {
             assert!(!place.path("t").exists(), "the command ran: {output:?}");
             return (output.clone(), peak);
