@@ -75,56 +75,45 @@ impl Members for crate::support::zookeeper::ZooKeeper {
     }
 }
 
-#[cfg(feature = "postgres")]
-impl Members for crate::support::postgres::Postgres {
-    fn count(&self) -> usize {
-        1
-    }
+/// Defines a database, which is a single server. Rows are never deleted; one without living entries, which are what the
+/// statement selects, is no trace.
+macro_rules! database {
+    ($feature:literal, $server:path, $living:literal) => {
+        #[cfg(feature = $feature)]
+        impl Members for $server {
+            fn count(&self) -> usize {
+                1
+            }
 
-    fn daemon(&self, _: usize) -> &Daemon {
-        Self::daemon(self)
-    }
+            fn daemon(&self, _: usize) -> &Daemon {
+                Self::daemon(self)
+            }
 
-    fn kill(&mut self, _: usize) {
-        Self::kill(self);
-    }
+            fn kill(&mut self, _: usize) {
+                Self::kill(self);
+            }
 
-    fn restart(&mut self, _: usize) {
-        Self::restart(self);
-    }
+            fn restart(&mut self, _: usize) {
+                Self::restart(self);
+            }
 
-    /// Rows are never deleted; one without living entries is no trace.
-    fn entries(&self) -> Vec<String> {
-        let now = "extract(epoch FROM clock_timestamp()) * 1000000";
-        let rows = self.sql(&format!("SELECT entries FROM public.dlock_locks WHERE ends_at > {now}"));
-        rows.lines().map(str::to_owned).collect()
-    }
+            fn entries(&self) -> Vec<String> {
+                self.sql($living).lines().map(str::to_owned).collect()
+            }
+        }
+    };
 }
 
-#[cfg(feature = "mysql")]
-impl Members for crate::support::mariadb::MariaDb {
-    fn count(&self) -> usize {
-        1
-    }
-
-    fn daemon(&self, _: usize) -> &Daemon {
-        Self::daemon(self)
-    }
-
-    fn kill(&mut self, _: usize) {
-        Self::kill(self);
-    }
-
-    fn restart(&mut self, _: usize) {
-        Self::restart(self);
-    }
-
-    fn entries(&self) -> Vec<String> {
-        let now = "unix_timestamp(now(6)) * 1000000";
-        let rows = self.sql(&format!("SELECT entries FROM dlock_locks WHERE ends_at > {now}"));
-        rows.lines().map(str::to_owned).collect()
-    }
-}
+database!(
+    "postgres",
+    crate::support::postgres::Postgres,
+    "SELECT entries FROM public.dlock_locks WHERE ends_at > extract(epoch FROM clock_timestamp()) * 1000000"
+);
+database!(
+    "mysql",
+    crate::support::mariadb::MariaDb,
+    "SELECT entries FROM dlock_locks WHERE ends_at > unix_timestamp(now(6)) * 1000000"
+);
 
 /// The members and their current faults.
 pub struct FaultyMembers<M> {
