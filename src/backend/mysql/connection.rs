@@ -1,6 +1,7 @@
 //! One connection to a server: login, with TLS if the URL says so, and statements in text form. It is never reopened in
 //! silence: a statement that fails with it is not repeated.
 
+use std::future::ready;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -227,13 +228,31 @@ impl Connection {
     }
 
     async fn request(&mut self, sql: &str) -> Result<(), StoreError> {
-        self.number = 0;
         self.allowance = LONGEST_REPLY;
+        self.expect_silence().await?;
+        self.number = 0;
         let mut request = vec![QUERY];
         request.extend(sql.as_bytes());
         self.send(&request).await?;
         self.reply = Some(Reply::default());
         Ok(())
+    }
+
+    /// Fails if something has come that was not requested: it would be taken for the reply to the next request.
+    async fn expect_silence(&mut self) -> Result<(), StoreError> {
+        let packet = tokio::select! {
+            biased;
+            packet = self.packet() => Some(packet?),
+            () = ready(()) => None,
+        };
+        match packet {
+            // Why the server ends the connection.
+            Some(packet) if packet.first() == Some(&ERROR) => {
+                Err(errors::meaning(&ServerError::parse(&packet)?))
+            }
+            None if self.taken == self.received.len() => Ok(()),
+            _ => Err(StoreError::unanswered("the server sent more than was requested")),
+        }
     }
 
     /// Reads the rest of a reply. If the future is dropped, nothing is lost.

@@ -166,3 +166,33 @@ fn a_reply_that_trickles_ends_with_the_limit_or_a_signal() {
     // Two seconds, as for any store that does not reply.
     assert!(told.elapsed() < Duration::from_secs(2), "{:?}", told.elapsed());
 }
+
+/// It would be taken for the reply to the next request.
+#[test]
+fn what_was_not_requested_is_not_a_reply() {
+    let unrequested = "the server sent more than was requested";
+    for (what, bytes, message) in [
+        ("a repeated reply", packets([OK, OK]), unrequested),
+        ("part of a packet", [packets([OK]), vec![7, 0]].concat(), unrequested),
+        (
+            "the reason for the end",
+            packets([OK, b"\xff\xbf\x0f#HY000Too late"]),
+            "the server has ended the request (error 4031: Too late)",
+        ),
+    ] {
+        let server = fake::start(
+            greeting("8.4.0", "caching_sha2_password", false),
+            None,
+            move |client: &mut Client| {
+                client.write_raw(&bytes)?;
+                client.read().map(drop)
+            },
+        );
+        let (output, ..) = watched(&server);
+        let message = format!(
+            "dlock: x on mysql://me@127.0.0.1:{}/db: {message}; the command did not run, see --retry\n",
+            server.port()
+        );
+        assert_eq!(output.outcome(), (Exit::Code(69), "", message.as_str()), "{what}");
+    }
+}
