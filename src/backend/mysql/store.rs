@@ -10,7 +10,7 @@ use super::get_lock::Gates;
 use super::location::Location;
 use super::packet::malformed;
 use super::reply::{Failure, Outcome};
-use super::table::{NOW, create, insert, literal, read_row, take_if_idle, touch, update};
+use super::table::{NOW, TIME, create, insert, literal, read_row, take_if_idle, touch, update};
 use super::waiting::{Turn, Waiting, calls};
 use crate::backend::admin::Removal;
 use crate::backend::diagnosis::Diagnosis;
@@ -142,14 +142,14 @@ impl DocumentStore for MysqlStore {
         };
         self.last.take();
         let sql = format!(
-            "SELECT {NOW}; {first}SELECT {NOW}, {COLUMNS} FROM (SELECT 1) AS one LEFT JOIN {TABLE} ON name = {key}{gate}; \
+            "SET {TIME} = {NOW}; {first}SELECT {TIME}, {COLUMNS} FROM (SELECT 1) AS one LEFT JOIN {TABLE} ON name = {key}{gate}; \
              {READ_ONLY}"
         );
         let outcomes = match shortcut {
             // To read a lock does not create the table.
             Shortcut::None => match self.client.query(&sql).await {
                 Err(failure) if errors::is_table_missing(&failure) => {
-                    self.client.query(&format!("SELECT {NOW}; SELECT {NOW}, NULL{gate}; {READ_ONLY}")).await
+                    self.client.query(&format!("SELECT {NOW}, NULL{gate}; {READ_ONLY}")).await
                 }
                 Err(failure) => {
                     self.note_missing_right(&failure);
@@ -168,11 +168,10 @@ impl DocumentStore for MysqlStore {
             let answer = MysqlStore::holder_in(&mut outcomes)?;
             self.note_holder(name, &answer)?;
         }
-        let first_row = |outcome: Option<&Outcome>| match outcome {
-            Some(Outcome::Rows(rows)) => rows.first().and_then(read_row).ok_or_else(malformed),
-            _ => Err(malformed()),
+        let (now, row) = match outcomes.last() {
+            Some(Outcome::Rows(rows)) => rows.first().and_then(read_row).ok_or_else(malformed)?,
+            _ => return Err(malformed()),
         };
-        let ((began, _), (now, row)) = (first_row(outcomes.first())?, first_row(outcomes.last())?);
         let (ledger, version) = match row {
             None => (Ledger::default(), 0),
             Some(row) => {
@@ -180,10 +179,9 @@ impl DocumentStore for MysqlStore {
                 (row.ledger().map_err(unreadable)?, row.version)
             }
         };
-        // The time before the shortcut was taken is closer to that when the request was sent.
-        let seen = Seen { ledger, version, now: sql::now(began) };
+        let seen = Seen { ledger, version, now: sql::now(now) };
         self.last.read(name, &seen, self.client.sent);
-        Ok(Seen { now: sql::now(now), ..seen })
+        Ok(seen)
     }
 
     fn recall(&self, name: &LockName) -> Option<Seen<u64>> {

@@ -12,6 +12,13 @@ use crate::lock::FencingToken;
 pub(super) const LONGEST_NAME: usize = 512;
 /// The server's clock, in microseconds since 1970. The same during a statement, and in every time zone.
 pub(super) const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
+/// The server's clock at the beginning of a request. A shortcut and the reading behind it have it in common, so that the
+/// decision on what was read finds the lease that it would write itself, and changes nothing.
+///
+/// It is earlier than the change when that has waited for the row: the lease then ends earlier, but not before it does
+/// for its owner, who counts from the request. An entry whose lease has ended meanwhile is extended only if nobody else
+/// was granted the lock, which would have removed it.
+pub(super) const TIME: &str = "@dlock_time";
 
 /// What waiters look at: the tickets of those that are called, separated by commas, a slash, and the next ticket.
 const CALLS: &str = ", calls blob NOT NULL";
@@ -27,17 +34,17 @@ pub(super) fn create() -> String {
 pub(super) fn take_if_idle(key: &str, taken: &Taken) -> String {
     let Taken { entries, lease_key, lease, lasts } = taken;
     let idle = format!(
-        "format = {} AND ends_at <= {NOW} AND fencing_token + 1 < {}",
+        "format = {} AND ends_at <= {TIME} AND fencing_token + 1 < {}",
         Ledger::FORMAT,
         FencingToken::END
     );
-    let leases = format!("CONCAT({}, LPAD({NOW} + {lease}, {LEASE_DIGITS}, '0'))", literal(lease_key));
+    let leases = format!("CONCAT({}, LPAD({TIME} + {lease}, {LEASE_DIGITS}, '0'))", literal(lease_key));
     let set = |column: &str, value: &str| format!("{column} = IF({idle}, {value}, {column})");
     let changes = [
         set("version", "version + 1"),
-        set("fencing_token", &format!("GREATEST(fencing_token + 1, {NOW})")),
-        set("ticket", &format!("GREATEST(ticket + 1, {NOW})")),
-        set("taken_at", NOW),
+        set("fencing_token", &format!("GREATEST(fencing_token + 1, {TIME})")),
+        set("ticket", &format!("GREATEST(ticket + 1, {TIME})")),
+        set("taken_at", TIME),
         set("leases", "VALUES(leases)"),
         set("entries", "VALUES(entries)"),
         set("calls", "VALUES(calls)"),
@@ -45,7 +52,7 @@ pub(super) fn take_if_idle(key: &str, taken: &Taken) -> String {
     ];
     format!(
         "INSERT INTO {TABLE} (name, format, version, fencing_token, ticket, taken_at, ends_at, leases, entries, outcomes, \
-         calls) VALUES ({key}, {}, {NOW}, {NOW}, {NOW}, {NOW}, {NOW} + {lasts}, {leases}, {}, '[]', '/') ON DUPLICATE KEY \
+         calls) VALUES ({key}, {}, {TIME}, {TIME}, {TIME}, {TIME}, {TIME} + {lasts}, {leases}, {}, '[]', '/') ON DUPLICATE KEY \
          UPDATE {}; ",
         Ledger::FORMAT,
         literal(entries),
@@ -57,7 +64,7 @@ pub(super) fn take_if_idle(key: &str, taken: &Taken) -> String {
 pub(super) fn touch(key: &str, token: &str, lease: Duration) -> String {
     let token = literal(lease_key(token));
     let at = format!("LOCATE({token}, leases) + OCTET_LENGTH({token})");
-    let ends = format!("{NOW} + {}", lease.as_micros());
+    let ends = format!("{TIME} + {}", lease.as_micros());
     let padded = |time: &str| format!("LPAD({time}, {LEASE_DIGITS}, '0')");
     format!(
         "UPDATE {TABLE} SET leases = INSERT(leases, {at}, {LEASE_DIGITS}, {}), ends_at = GREATEST(ends_at, {ends}), \
@@ -65,7 +72,7 @@ pub(super) fn touch(key: &str, token: &str, lease: Duration) -> String {
          {at}, {LEASE_DIGITS}) > {}; ",
         padded(&ends),
         Ledger::FORMAT,
-        padded(NOW)
+        padded(TIME)
     )
 }
 

@@ -11,8 +11,6 @@ use crate::support::zookeeper::{self, ZooKeeper};
 use std::time::Duration;
 
 const ROUND_TRIP: Duration = Duration::from_millis(800);
-/// For MySQL, where a renewal takes two round trips.
-const SHORTER_ROUND_TRIP: Duration = Duration::from_millis(600);
 
 /// A connection takes several round trips to open, and more time than a third of what is left between the renewal and the
 /// stop signal.
@@ -24,23 +22,23 @@ fn a_lock_survives_the_end_of_a_connection_that_takes_long_to_open() {
     let zookeeper = ZooKeeper::lent_with(&zookeeper::Plan::current());
     let redis = Redis::start();
     let stores = [
-        (postgres.url(), postgres.port(), ROUND_TRIP),
-        (mysql.url(), mysql.port(), SHORTER_ROUND_TRIP),
-        (etcd.url(), etcd.port(0), ROUND_TRIP),
-        (zookeeper.url(), zookeeper.port(0), ROUND_TRIP),
-        (redis.url(), redis.port(), ROUND_TRIP),
+        (postgres.url(), postgres.port()),
+        (mysql.url(), mysql.port()),
+        (etcd.url(), etcd.port(0)),
+        (zookeeper.url(), zookeeper.port(0)),
+        (redis.url(), redis.port()),
     ];
     let place = Place::new();
     let mut held: Vec<_> = stores
         .into_iter()
         .enumerate()
-        .map(|(number, (url, port, round_trip))| {
+        .map(|(number, (url, port))| {
             let proxy = Proxy::to(port);
             let url = url.replace(&format!(":{port}"), &format!(":{}", proxy.port()));
             let run = place.run().backend(&url).name(format!("x{number}")).args(["--ttl", "10s"]);
             let mut run = run.sh("echo ready; sleep 12; echo done").spawn();
             run.await_ready();
-            proxy.delay(Way::Down, round_trip);
+            proxy.delay(Way::Down, ROUND_TRIP);
             proxy.close();
             (url, proxy, run)
         })

@@ -1,9 +1,13 @@
-//! TLS and Unix sockets.
+//! TLS, Unix sockets, and how many requests go over a connection.
 
+use crate::support::SOON;
 use crate::support::dlock::Dlock;
-use crate::support::mariadb::{DATABASE, MariaDb, Plan};
+use crate::support::mariadb::{DATABASE, MariaDb, Plan, Product};
+use crate::support::proxy::Proxy;
 use crate::support::running::Exit;
 use crate::support::tls::{Certificates, Flaw};
+use crate::support::wait::until;
+use std::process::Stdio;
 use tempfile::TempDir;
 
 /// A server with TLS.
@@ -100,4 +104,31 @@ fn a_unix_socket_needs_no_port() {
     assert_eq!(output.outcome(), (Exit::Code(0), "ran\n", ""));
     let other = Dlock::run().backend(url("daemon")).sh("echo ran").output();
     assert_eq!((other.exit, other.stdout.as_str()), (Exit::Code(77), ""), "{}", other.stderr);
+}
+
+/// Each changes the row once, and waits for one reply.
+#[test]
+fn a_lock_is_taken_renewed_and_released_with_one_request_each() {
+    for product in [Product::System, Product::Mysql9_7] {
+        let server = MariaDb::lent_of(product);
+        let proxy = Proxy::to(server.port());
+        let url = format!("mysql://root@127.0.0.1:{}/{DATABASE}?ssl_mode=disabled", proxy.port());
+        // The table is there from then on.
+        assert_eq!(Dlock::run().backend(&url).sh("true").output().exit, Exit::Code(0));
+        let version = || {
+            let version = server.sql("SELECT version FROM dlock_locks WHERE name = 'x'");
+            version.trim().parse::<usize>().expect("a number")
+        };
+        let before = version();
+        proxy.forget_flights();
+        let run = Dlock::run().backend(&url).args(["--ttl", "3s"]).stdin(Stdio::piped());
+        let mut run = run.sh("echo ready; read line").spawn();
+        run.await_ready();
+        let login = 2;
+        assert_eq!((proxy.flights().len() - login, version() - before), (1, 1), "{product:?}: requests");
+        until(SOON, "renewals", || proxy.flights().len() >= login + 3);
+        drop(run.take_stdin());
+        run.wait();
+        assert_eq!(proxy.flights().len() - login, version() - before, "{product:?}: requests");
+    }
 }
