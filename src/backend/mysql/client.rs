@@ -249,7 +249,19 @@ impl Client {
             let kinds = self.send(&stand_in::kinds(&self.location.recipe)).await?;
             self.note_kinds(kinds.last())?;
         }
-        self.send(sql).await
+        match self.send(sql).await {
+            // The session that was opened has one, so this is another session.
+            Err(failure) if self.has_own_session() && errors::is_database_unset(&failure) => {
+                self.disconnect();
+                Err(proxy::shares_connections().into())
+            }
+            result => result,
+        }
+    }
+
+    /// Returns whether every request has to go over the session that was opened, which has selected the database.
+    fn has_own_session(&self) -> bool {
+        self.location.recipe == Recipe::GetLock && self.denied.is_none()
     }
 
     async fn send(&mut self, sql: &str) -> Result<Vec<Outcome>, Failure> {

@@ -49,6 +49,11 @@ pub(super) fn is_table_missing(failure: &Failure) -> bool {
     matches!(failure, Failure::Server(error) if error.code == NO_TABLE)
 }
 
+/// Returns whether the session has not selected a database.
+pub(super) fn is_database_unset(failure: &Failure) -> bool {
+    matches!(failure, Failure::Server(error) if error.code == NO_DATABASE)
+}
+
 /// Returns the text if the user may not use the table, or the database.
 pub(super) fn missing_right(failure: &Failure) -> Option<String> {
     let codes = [NO_ACCESS_TO_DATABASE, TABLE_ACCESS_DENIED, COLUMN_ACCESS_DENIED];

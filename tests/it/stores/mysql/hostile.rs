@@ -14,6 +14,7 @@ const OK: &[u8] = &[0, 0, 0, 2, 0, 0, 0];
 /// Likewise, and another result follows.
 const OK_AND_MORE: &[u8] = &[0, 0, 0, 10, 0, 0, 0];
 const END: &[u8] = &[0xfe, 0, 0, 2, 0];
+const END_AND_MORE: &[u8] = &[0xfe, 0, 0, 10, 0];
 
 /// The description of a column, as far as it is looked at.
 const COLUMN: &[u8] = b"\x03def";
@@ -195,4 +196,45 @@ fn what_was_not_requested_is_not_a_reply() {
         );
         assert_eq!(output.outcome(), (Exit::Code(69), "", message.as_str()), "{what}");
     }
+}
+
+/// The database was selected at the beginning of the session, so that one without it is another session.
+#[test]
+fn a_session_that_has_lost_its_database_is_another_one() {
+    let begun = packets([
+        OK_AND_MORE,
+        OK_AND_MORE,
+        // The id of the connection, which is that of the greeting, and `read_only`.
+        &[2],
+        COLUMN,
+        COLUMN,
+        END,
+        b"\x011\x010",
+        END_AND_MORE,
+        // No variable of a cluster.
+        &[2],
+        COLUMN,
+        COLUMN,
+        END,
+        END_AND_MORE,
+        OK_AND_MORE,
+        &[2],
+        COLUMN,
+        COLUMN,
+        END,
+        b"\x0bdlock_locks\x0aBASE TABLE",
+        END,
+    ]);
+    let server = server(move |client| {
+        client.write_raw(&begun)?;
+        client.read()?;
+        client.write(b"\xff\x16\x04#3D000No database selected")
+    });
+    let url = format!("mysql://me@127.0.0.1:{}/db?recipe=get_lock", server.port());
+    let output = Place::new().run().backend(&url).sh("echo ran").output();
+    let message = format!(
+        "dlock: x on {url}: a proxy shares the connections of the server among its clients, so that a lock of GET_LOCK is \
+         not that of one client: name the server itself, or use recipe=table; the command did not run\n"
+    );
+    assert_eq!(output.outcome(), (Exit::Code(78), "", message.as_str()));
 }
