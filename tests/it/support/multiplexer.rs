@@ -39,21 +39,23 @@ fn serve(mut client: TcpStream, target: u16, pool: &Pool, shares: bool) -> io::R
     let thread = greeting.iter().skip(1).position(|byte| *byte == 0).expect("a version") + 2;
     greeting[thread + 3] ^= 0x40;
     write(&mut client, number, &greeting)?;
-    loop {
+    let (accepted, number) = loop {
         let (answer, number) = read(&mut client)?;
         write(&mut server, number, &answer)?;
         let (reply, number) = read(&mut server)?;
-        write(&mut client, number, &reply)?;
-        match reply.first() {
-            Some(&OK) => break,
-            Some(&ERROR) => return Ok(()),
-            _ => {}
+        if reply.first() == Some(&OK) {
+            break (reply, number);
         }
-    }
+        write(&mut client, number, &reply)?;
+        if reply.first() == Some(&ERROR) {
+            return Ok(());
+        }
+    };
     let mut own = Some(server);
     if shares {
         put(pool, &mut own);
     }
+    write(&mut client, number, &accepted)?;
     loop {
         let (request, number) = read(&mut client)?;
         let mut server = match own.take() {
@@ -61,11 +63,14 @@ fn serve(mut client: TcpStream, target: u16, pool: &Pool, shares: bool) -> io::R
             None => lock(pool).pop().expect("a connection for each client"),
         };
         write(&mut server, number, &request)?;
-        let status = carry_reply(&mut server, &mut client)?;
+        // The connection is free before the client can send its next request.
+        let mut reply = Vec::new();
+        let status = carry_reply(&mut server, &mut reply)?;
         own = Some(server);
         if shares && status & IN_TRANSACTION == 0 {
             put(pool, &mut own);
         }
+        client.write_all(&reply)?;
     }
 }
 
@@ -78,7 +83,7 @@ fn lock(pool: &Pool) -> std::sync::MutexGuard<'_, Vec<TcpStream>> {
 }
 
 /// Returns the status of the server after the last result.
-fn carry_reply(server: &mut TcpStream, client: &mut TcpStream) -> io::Result<u16> {
+fn carry_reply(server: &mut TcpStream, client: &mut impl Write) -> io::Result<u16> {
     loop {
         let first = carry(server, client)?;
         let status = match first.first() {
@@ -112,7 +117,7 @@ fn carry_reply(server: &mut TcpStream, client: &mut TcpStream) -> io::Result<u16
     }
 }
 
-fn carry(server: &mut TcpStream, client: &mut TcpStream) -> io::Result<Vec<u8>> {
+fn carry(server: &mut TcpStream, client: &mut impl Write) -> io::Result<Vec<u8>> {
     let (packet, number) = read(server)?;
     write(client, number, &packet)?;
     Ok(packet)
@@ -138,7 +143,7 @@ fn read(from: &mut TcpStream) -> io::Result<(Vec<u8>, u8)> {
     Ok((packet, header[3]))
 }
 
-fn write(to: &mut TcpStream, number: u8, packet: &[u8]) -> io::Result<()> {
+fn write(to: &mut impl Write, number: u8, packet: &[u8]) -> io::Result<()> {
     let mut bytes = u32::try_from(packet.len()).expect("one packet").to_le_bytes()[..3].to_vec();
     bytes.push(number);
     bytes.extend(packet);
