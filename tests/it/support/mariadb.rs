@@ -2,8 +2,10 @@
 
 pub mod fake;
 mod product;
+mod replication_group;
 
 pub use self::product::Product;
+pub use self::replication_group::{Mode, ReplicationGroup};
 use super::SOON;
 use super::daemon::{Daemon, Host};
 use super::pool::{Group, Lent, lend_like};

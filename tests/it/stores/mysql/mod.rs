@@ -9,6 +9,7 @@ mod get_lock;
 mod hostile;
 mod passwords;
 mod planted;
+mod replication_group;
 mod shedlock;
 mod users;
 mod wake_up;
