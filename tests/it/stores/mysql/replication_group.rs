@@ -113,3 +113,27 @@ fn a_demoted_primary_of_a_group_has_no_second_holder() {
         }
     }
 }
+
+/// It waits for the others with each commit, and answers what only reads.
+#[test]
+fn a_primary_that_has_lost_the_majority_keeps_no_holder() {
+    let group = ReplicationGroup::start(Mode::SinglePrimary, 2);
+    let mut runs: Vec<_> = RECIPES
+        .iter()
+        .enumerate()
+        .map(|(number, recipe)| {
+            let url = format!("{}{recipe}", url_of(group.member(0), "root"));
+            let run = Place::new().run().backend(url).name(format!("held{number}")).args(["--ttl", "5s"]);
+            let mut run = run.sh("echo ready; exec sleep 600").spawn();
+            run.await_ready();
+            run
+        })
+        .collect();
+    group.member(1).daemon().stop();
+    for run in &mut runs {
+        let output = run.wait();
+        assert_eq!(output.exit, Exit::Code(76), "{}", output.stderr);
+        assert!(output.stderr.contains("could not be renewed in time"), "{}", output.stderr);
+    }
+    group.member(1).daemon().resume();
+}
