@@ -54,13 +54,15 @@ impl Output {
         (self.exit, &self.stdout, &self.stderr)
     }
 
-    /// The lines on standard error after the warnings of a run that its lock cannot be renewed, one for each lock.
+    /// The lines on standard error after the warnings of a run that its lock cannot be renewed, or is renewed again, one of
+    /// each for each lock.
     #[track_caller]
     pub fn after_renewal_warnings(&self) -> Vec<&str> {
         let is_warning = |line: &str| {
             let warned = line.split_once(": cannot renew on ").is_some_and(|(lock, _)| lock == "dlock: x");
             let (_, left) = line.split_once("; the command will be stopped in ").unwrap_or_default();
-            warned && left.ends_with("s unless that changes")
+            let again = line.starts_with("dlock: x: renewed on ") && line.ends_with(" again");
+            (warned && left.ends_with("s unless that changes")) || again
         };
         self.stderr.lines().skip_while(|line| is_warning(line)).collect()
     }
