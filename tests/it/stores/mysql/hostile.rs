@@ -10,6 +10,12 @@ use nix::sys::signal::Signal;
 use std::io;
 use std::time::{Duration, Instant};
 
+/// For how long a run tries.
+const LIMIT: Duration = Duration::from_secs(2);
+
+/// What a busy machine may add to that.
+const DELAY: Duration = Duration::from_secs(8);
+
 const OK: &[u8] = &[0, 0, 0, 2, 0, 0, 0];
 /// Likewise, and another result follows.
 const OK_AND_MORE: &[u8] = &[0, 0, 0, 10, 0, 0, 0];
@@ -117,7 +123,7 @@ fn a_reply_without_end_is_given_up() {
         assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(69), ""), "{what}: {}", output.stderr);
         let is_reason = |reason: &str| output.stderr.contains(reason);
         assert!(is_reason("a reply is too long") || is_reason("not valid"), "{what}: {}", output.stderr);
-        assert!(took < Duration::from_secs(3), "{what}: {took:?}");
+        assert!(took < LIMIT + DELAY, "{what}: {took:?}");
         assert!(peak < idle + ALLOWANCE, "{what}: {peak} KiB, {idle} KiB against a silent server");
         println!("{what}: {} KiB above idle, {took:?}", peak.saturating_sub(idle));
     }
@@ -154,7 +160,7 @@ fn a_reply_that_trickles_ends_with_the_limit_or_a_signal() {
     };
     let (output, _, took) = watched(&trickle());
     assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(69), ""), "{}", output.stderr);
-    assert!(took < Duration::from_secs(3), "{took:?}");
+    assert!(took < LIMIT + DELAY, "{took:?}");
     let (place, server) = (Place::new(), trickle());
     let url = format!("mysql://me@127.0.0.1:{}/db", server.port());
     let run = place.run().backend(url).args(["--connect-timeout", "1m"]);
@@ -165,7 +171,7 @@ fn a_reply_that_trickles_ends_with_the_limit_or_a_signal() {
     let output = run.wait();
     assert_eq!(output.exit, Exit::by(Signal::SIGTERM), "{}", output.stderr);
     // Two seconds, as for any store that does not reply.
-    assert!(told.elapsed() < Duration::from_secs(2), "{:?}", told.elapsed());
+    assert!(told.elapsed() < Duration::from_secs(2) + DELAY, "{:?}", told.elapsed());
 }
 
 /// It would be taken for the reply to the next request.

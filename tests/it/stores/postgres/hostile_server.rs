@@ -118,5 +118,6 @@ fn a_signal_ends_a_run_against_an_endless_reply() {
     run.signal(Signal::SIGTERM);
     let output = run.wait();
     assert_eq!((output.exit, output.stdout.as_str()), (Exit::by(Signal::SIGTERM), ""), "{}", output.stderr);
-    assert!(sent.elapsed() < Duration::from_secs(2), "{:?}", sent.elapsed());
+    // Two seconds, as for any store that does not reply; the rest is for a busy machine.
+    assert!(sent.elapsed() < Duration::from_secs(10), "{:?}", sent.elapsed());
 }

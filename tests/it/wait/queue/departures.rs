@@ -201,7 +201,8 @@ fn a_terminated_waiter_ends_even_if_the_store_hangs() {
         assert_eq!(waiter.wait().outcome(), (Exit::by(signal), "", ""));
         let took = begun.elapsed();
         println!("{signal}: gone after {} ms", took.as_millis());
-        assert!(took <= Duration::from_secs(4), "{took:?}");
+        // Two seconds are promised; the rest is for a busy machine.
+        assert!(took <= Duration::from_secs(10), "{took:?}");
     }
     redis.resume();
     until(SOON, "the end of their places", || queue.pids().is_empty());

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// The cost of a dlock that is stopped or killed at the head of the queue for the next one: half a second, and
 /// the delay of a busy machine. Every lease here is much longer.
-pub const SHORTLY: Duration = Duration::from_secs(3);
+pub const SHORTLY: Duration = Duration::from_secs(10);
 
 /// The lock `x` of a store, and its queue.
 pub struct Queue {

@@ -12,7 +12,7 @@ use nix::sys::signal::Signal;
 use std::time::Duration;
 
 /// Two seconds are promised; the rest is for a busy machine.
-const GONE_WITHIN: Duration = Duration::from_secs(4);
+const GONE_WITHIN: Duration = Duration::from_secs(10);
 
 /// What happens to a waiter.
 #[derive(Debug, Clone, Copy)]

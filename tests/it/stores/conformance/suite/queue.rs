@@ -6,7 +6,7 @@ use dlock::backend::{Again, CLAIM_WITHIN, Change, Release, Renewal};
 use std::time::{Duration, Instant};
 
 /// Time for a short operation, on a slow and busy machine.
-const A_MOMENT: Duration = Duration::from_secs(8);
+pub const A_MOMENT: Duration = Duration::from_secs(8);
 /// How far the clocks may change the time to claim.
 pub const CLAIM_AT_LEAST: Duration = Duration::from_millis(490);
 

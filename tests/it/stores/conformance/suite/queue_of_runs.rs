@@ -1,6 +1,7 @@
 //! The queue as seen by users of `dlock run`.
 
 use super::exclusion::{holding, let_end};
+use super::queue::A_MOMENT;
 use crate::stores::conformance::client::Client;
 use crate::stores::conformance::rig::Rig;
 use crate::support::dlock::Dlock;
@@ -90,7 +91,7 @@ pub async fn a_killed_waiting_run_blocks_no_other(rig: &mut dyn Rig) {
     let released = Instant::now();
     holder.release().await;
     assert_eq!(next.wait().exit, Exit::Code(0));
-    assert!(released.elapsed() < delay + Duration::from_secs(3), "after {:?}", released.elapsed());
+    assert!(released.elapsed() < delay + A_MOMENT, "after {:?}", released.elapsed());
     assert_eq!(rig.place().read("log"), "next\n");
     assert_eq!(rig.traces("x"), [""; 0]);
 }
