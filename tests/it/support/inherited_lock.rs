@@ -57,9 +57,14 @@ impl InheritedLock {
         let range = whole_file();
         // SAFETY: fcntl(2) on a descriptor that is open, with a pointer to a value that lives through the call.
         while unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLKW, &raw const range) } == -1 {}
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        i64::try_from(now.expect("a clock after 1970").as_micros()).expect("microseconds")
+        store_clock()
     }
+}
+
+/// The clock of a store on this host, in microseconds since 1970.
+pub fn store_clock() -> i64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    i64::try_from(now.expect("a clock after 1970").as_micros()).expect("microseconds")
 }
 
 /// An exclusive lock of the whole file.
