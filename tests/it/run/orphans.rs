@@ -94,7 +94,7 @@ fn with_orphans_kill_no_process_survives_and_then_the_lock_is_released() {
         assert_eq!(output.outcome(), (Exit::Code(0), "ready\n", ""));
         assert!(inherited_lock.is_free());
         assert!(place.lock_is_free("x"));
-        assert_eq!(place.marker().bearers().len(), 0);
+        place.marker().await_end();
     }
 }
 
@@ -161,7 +161,7 @@ fn at_max_runtime_no_process_survives_whatever_the_option() {
             );
             assert!(inherited_lock.is_free(), "--orphans {option}");
             assert!(place.lock_is_free("x"));
-            assert_eq!(place.marker().bearers().len(), 0);
+            place.marker().await_end();
         }
     }
 }
@@ -193,7 +193,7 @@ fn when_the_lock_is_lost_no_process_survives_whatever_the_option() {
         let output = run.wait();
         assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(76), "ready\n"), "{}", output.stderr);
         assert!(inherited_lock.is_free(), "--orphans {option}");
-        assert_eq!(store.place.marker().bearers().len(), 0);
+        store.place.marker().await_end();
     }
 }
 

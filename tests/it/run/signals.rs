@@ -127,7 +127,7 @@ fn a_command_that_dies_of_the_signal_takes_dlock_with_it() {
         run.signal(signal);
         assert_eq!(run.wait().outcome(), (Exit::by(signal), "ready\n", ""));
         assert!(place.lock_is_free("x"));
-        assert_eq!(place.marker().bearers().len(), 0);
+        place.marker().await_end();
     }
 }
 

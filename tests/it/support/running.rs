@@ -3,7 +3,7 @@
 use super::SOON;
 use super::place::{Place, read};
 use super::process::{self, Marker, Stat};
-use super::wait::{Pauses, eventually};
+use super::wait::{Pauses, eventually, until};
 use nix::sys::signal::Signal;
 use std::fs::File;
 use std::os::unix::process::ExitStatusExt;
@@ -65,6 +65,14 @@ impl Output {
             (warned && left.ends_with("s unless that changes")) || again
         };
         self.stderr.lines().skip_while(|line| is_warning(line)).collect()
+    }
+}
+
+impl Marker {
+    /// Waits until nothing carries it: the guard may outlive dlock by a moment.
+    #[track_caller]
+    pub fn await_end(&self) {
+        until(SOON, "the end of both halves of dlock and of the tree", || self.bearers().is_empty());
     }
 }
 

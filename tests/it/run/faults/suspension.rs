@@ -184,7 +184,7 @@ fn after_a_killed_dlock_the_next_one_starts_when_the_tree_is_dead_and_the_lease_
     fixture.store.await_death_under_lock(&fixture.inherited_lock);
     fixture.assert_last_tick_in_time();
     fixture.assert_inherits(next_holder);
-    assert_eq!(fixture.place().marker().bearers().len(), 0);
+    fixture.place().marker().await_end();
     // The token is the server's time of the grant, and the lease ends by the same clock.
     let granted = i64::try_from(fixture.tokens()[1] / 1000).unwrap();
     assert!((0..=1000).contains(&(granted - lease_ends)), "{} ms after the lease", granted - lease_ends);
@@ -201,5 +201,5 @@ fn a_killed_waiter_blocks_no_other() {
     fixture.go();
     assert_eq!(holder.wait().outcome(), (Exit::Code(5), "ready\n", ""));
     fixture.assert_succession();
-    assert_eq!(fixture.place().marker().bearers().len(), 0);
+    fixture.place().marker().await_end();
 }

@@ -41,7 +41,7 @@ fn a_terminated_session_ends_the_command_at_once() {
     let output = holder.wait();
     assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(76), "ready\n"), "{}", output.stderr);
     assert!(output.stderr.contains("the lock was lost: it is gone from the store"), "{}", output.stderr);
-    assert!(holder.marker().bearers().is_empty());
+    holder.marker().await_end();
 }
 
 /// Nor is the server that has gone waited for.

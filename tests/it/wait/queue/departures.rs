@@ -44,7 +44,7 @@ fn a_terminated_waiter_leaves_the_queue() {
                 assert_eq!(queue.pids(), [last.pid()], "after {signal}");
                 assert_eq!(output.outcome(), (Exit::by(signal), "", ""));
                 println!("{signal}: left after {} ms", begun.elapsed().as_millis());
-                until(SOON, "the end of both halves", || leaver.marker().bearers().is_empty());
+                leaver.marker().await_end();
             }
         }
         queue.let_go("holder");

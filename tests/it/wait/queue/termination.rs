@@ -64,7 +64,7 @@ impl Target {
         let by_signal = output.exit == Exit::by(Signal::SIGTERM);
         let by_loss = output.exit == Exit::Code(70) && !matches!(interruptions[0], Term);
         assert!(by_signal || by_loss, "{interruptions:?}: {output:?}");
-        until(SOON, "the end of both halves", || self.run.marker().bearers().is_empty());
+        self.run.marker().await_end();
     }
 }
 

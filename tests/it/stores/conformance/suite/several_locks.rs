@@ -158,7 +158,7 @@ async fn lose(rig: &mut dyn Rig, name: &str, lose: fn(&mut dyn Rig, &str), how: 
     let backend = open(&rig.url()).display().to_owned();
     let line = format!("dlock: {name} on {backend}: the lock was lost: {how}; the command was stopped\n");
     assert_eq!(output.stderr, line);
-    assert!(run.marker().bearers().is_empty());
+    run.marker().await_end();
     let others: Vec<&str> = NAMES.into_iter().filter(|other| *other != name).collect();
     assert_not_held(rig, &others).await;
 }
