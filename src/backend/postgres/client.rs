@@ -235,11 +235,28 @@ impl Client {
             return Err(StoreError::unreachable("not connected"));
         };
         let tables = self.tables();
+        let process = i64::from(process);
+        let mut search_path = None;
+        if let [table] = &tables[..] {
+            let parameters: [Parameter<'_>; 2] = [(&table.name, Type::TEXT), (&process, Type::INT8)];
+            let rows = self.send(None, inspection::SUMMARY, &parameters).await?;
+            let rows = rows.map_err(|error| self.meaning(&error))?;
+            let plain = inspection::plain(&rows, table).map_err(|error| self.meaning(&error))?;
+            if plain.is_some() {
+                self.found = Some((connection, vec![plain]));
+                return Ok(());
+            }
+            let path = inspection::search_path(&rows).map_err(|error| self.meaning(&error))?;
+            search_path = Some(path);
+        }
         let schemas: Vec<&str> = tables.iter().map(|table| table.schema.as_str()).collect();
         let names: Vec<&str> = tables.iter().map(|table| table.name.as_str()).collect();
-        let process = i64::from(process);
-        let parameters: [Parameter<'_>; 3] =
-            [(&schemas, Type::TEXT_ARRAY), (&names, Type::TEXT_ARRAY), (&process, Type::INT8)];
+        let parameters: [Parameter<'_>; 4] = [
+            (&schemas, Type::TEXT_ARRAY),
+            (&names, Type::TEXT_ARRAY),
+            (&process, Type::INT8),
+            (&search_path, Type::NAME_ARRAY),
+        ];
         let rows = self.send(None, inspection::STATEMENT, &parameters).await?;
         let rows = rows.map_err(|error| self.meaning(&error))?;
         let mut found = Vec::new();

@@ -8,11 +8,39 @@ use tokio_postgres::{Error, Row};
 
 use super::options::Table;
 
+/// Reads whether there is anything unusual about the tables of the name `$1`, one row each, or one row without any: at half the
+/// cost of [`STATEMENT`], which explains what is unusual. `$2` is the process, as there.
+///
+/// Objects below 12000 are those of the system (`access/transam.h`, FirstUnpinnedObjectId). The flags of `pg_class` may
+/// outlast what they stand for, but are never missing (the manual of PostgreSQL, "pg_class").
+pub(super) const SUMMARY: &str = r#"
+WITH session AS MATERIALIZED (SELECT pg_catalog.current_schemas(false) AS path, pg_catalog.pg_backend_pid() AS process),
+settled AS MATERIALIZED (SELECT path, pg_catalog.set_config('search_path', 'pg_catalog, pg_temp',
+  process OPERATOR(pg_catalog.<>) $2) AS search_path FROM session)
+SELECT superusers.has_member, space.nspname::pg_catalog.text, settled.path,
+  pg_catalog.pg_get_userbyid(class.relowner)::pg_catalog.text, pg_catalog.pg_get_userbyid(space.nspowner)::pg_catalog.text,
+  (class.relowner OPERATOR(pg_catalog.=) ANY (superusers.members)) OR (NOT superusers.has_member
+    AND pg_catalog.pg_get_userbyid(class.relowner) OPERATOR(pg_catalog.=) ANY (ARRAY[CURRENT_USER, SESSION_USER])),
+  class.relkind OPERATOR(pg_catalog.<>) 'r'::pg_catalog."char" OR class.relhastriggers OR class.relhasrules
+    OR class.relrowsecurity OR class.relhassubclass OR class.relispartition OR (class.relchecks OPERATOR(pg_catalog.<>) 0)
+    OR EXISTS (SELECT FROM pg_catalog.pg_attribute WHERE attrelid OPERATOR(pg_catalog.=) class.oid AND NOT attisdropped
+      AND (atthasdef OR attidentity OPERATOR(pg_catalog.<>) ''::pg_catalog."char" OR attinhcount OPERATOR(pg_catalog.>) 0
+        OR atttypid OPERATOR(pg_catalog.>=) 12000))
+    OR EXISTS (SELECT FROM pg_catalog.pg_index WHERE indrelid OPERATOR(pg_catalog.=) class.oid AND (NOT indisprimary
+      OR indexprs IS NOT NULL OR indpred IS NOT NULL OR 12000 OPERATOR(pg_catalog.<=) ANY (indclass)))
+FROM settled CROSS JOIN (SELECT pg_catalog.array_agg(oid),
+  pg_catalog.bool_or(pg_catalog.pg_has_role(SESSION_USER, oid, 'MEMBER')) FROM pg_catalog.pg_roles WHERE rolsuper)
+  AS superusers(members, has_member)
+LEFT JOIN pg_catalog.pg_class AS class ON class.relname OPERATOR(pg_catalog.=) $1
+  AND class.relkind OPERATOR(pg_catalog.=) ANY (ARRAY['r', 'p', 'v', 'm', 'f']::pg_catalog."char"[])
+LEFT JOIN pg_catalog.pg_namespace AS space ON space.oid OPERATOR(pg_catalog.=) class.relnamespace"#;
+
 /// Reads what the tables are whose schemas are `$1` and whose names are `$2`, one row each. Unless another process serves
 /// it than `$3`, which the server named when the connection was opened, it has no other search path than that of the
-/// system from then on. A session behind a pooler is also that of others, and keeps its own.
+/// system from then on. A session behind a pooler is also that of others, and keeps its own. `$4` is the search path that
+/// [`SUMMARY`] has read, before it set that one, or NULL.
 pub(super) const STATEMENT: &str = r#"
-WITH session AS MATERIALIZED (SELECT pg_catalog.current_schemas(false) AS path, pg_catalog.pg_backend_pid() AS process),
+WITH session AS MATERIALIZED (SELECT COALESCE($4, pg_catalog.current_schemas(false)) AS path, pg_catalog.pg_backend_pid() AS process),
 settled AS MATERIALIZED (SELECT path, pg_catalog.set_config('search_path', 'pg_catalog, pg_temp',
   process OPERATOR(pg_catalog.<>) $3) AS search_path FROM session)
 SELECT CURRENT_USER::pg_catalog.text,
@@ -82,10 +110,46 @@ fn kind(letter: &str) -> &'static str {
 pub(super) struct Found {
     /// Kind, owner and schema, in words.
     pub(super) description: String,
-    /// The name, the type, and whether it is unique, of each column.
+    /// The name, the type, and whether it is unique, of each column; empty for dlock's own table, which is not read so
+    /// closely if there is nothing unusual about it.
     pub(super) columns: Vec<[String; 3]>,
     /// Whether the role can act as a superuser.
     pub(super) is_administrator: bool,
+}
+
+/// Returns what there is in place of a table, by the rows of [`SUMMARY`]; `None` if it does not exist, or if something about
+/// it is unusual, which [`judge`] explains.
+pub(super) fn plain(rows: &[Row], table: &Table) -> Result<Option<Found>, Error> {
+    let mut found = None;
+    for row in rows {
+        let Some(schema) = row.try_get::<_, Option<String>>(1)? else { continue };
+        if schema != table.schema {
+            match table.has_schema || !search_path(rows)?.contains(&schema) {
+                true => continue,
+                false => return Ok(None),
+            }
+        }
+        let (is_trusted, is_unusual): (bool, bool) = (row.try_get(5)?, row.try_get(6)?);
+        if !is_trusted || is_unusual {
+            return Ok(None);
+        }
+        let (owner, schema_owner): (String, String) = (row.try_get(3)?, row.try_get(4)?);
+        found = Some(Found {
+            description: describe(kind("r"), &owner, table, &schema_owner),
+            columns: Vec::new(),
+            is_administrator: row.try_get(0)?,
+        });
+    }
+    Ok(found)
+}
+
+/// Returns the search path that the session had, by the rows of [`SUMMARY`].
+pub(super) fn search_path(rows: &[Row]) -> Result<Vec<String>, Error> {
+    rows.first().map_or(Ok(Vec::new()), |row| row.try_get(2))
+}
+
+fn describe(kind: &str, owner: &str, table: &Table, schema_owner: &str) -> String {
+    format!("a {kind} of {owner}, in the schema {} of {schema_owner}", table.schema)
 }
 
 /// Returns what there is in place of a table, if it may be used; `None` if there is nothing.
@@ -152,7 +216,6 @@ pub(super) fn judge(
         (row.try_get(9)?, row.try_get(10)?, row.try_get(11)?);
     let columns =
         names.into_iter().zip(kinds).zip(uniques).map(|((name, kind), unique)| [name, kind, unique]);
-    let description =
-        format!("a {} of {owner}, in the schema {} of {schema_owner}", kind(&letter), table.schema);
+    let description = describe(kind(&letter), &owner, table, &schema_owner);
     Ok(Ok(Some(Found { description, columns: columns.collect(), is_administrator })))
 }
