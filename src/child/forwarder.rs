@@ -167,10 +167,13 @@ impl Forwarder {
         missed
     }
 
-    /// Ends the holding back when the command has ended, and returns the signals that were held back.
+    /// Ends the holding back when the command has ended, and returns the signals that were held back. The witness is reaped
+    /// when this is dropped: the release of the lock does not wait for its end.
     pub(super) fn finish(&mut self) -> Vec<i32> {
         self.fork_at = None;
-        self.end_witness();
+        if let Some(witness) = self.witness {
+            let _ = sys::kill(witness, libc::SIGKILL);
+        }
         self.held.drain(..).map(|held| held.signal).collect()
     }
 

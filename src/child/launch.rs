@@ -5,6 +5,7 @@
 //! pipe. So it has everything it would have had without dlock (session, terminal, mask, limits), and between the grant
 //! and its first instruction there is one exec and no fork.
 
+use std::collections::HashSet;
 use std::ffi::CStr;
 use std::fs::File;
 use std::io;
@@ -20,7 +21,7 @@ use super::program::Program;
 use super::protocol::{Channel, Event, FromGuard};
 use super::supervisor::Supervisor;
 use super::sys;
-use super::{signals, terminal::Terminal};
+use super::{signals, terminal::Terminal, tree, wait};
 use crate::process_limit::why_no_process;
 
 /// The name of the guard and the parked command in `ps` and `pkill`. It does not contain "dlock": `pkill dlock` must
@@ -61,13 +62,17 @@ pub fn fork_guard(spec: Spec) -> Result<Supervisor, ForkError> {
     let _ = signals::block()?;
     let (ours, theirs) = Channel::pair()?;
     let (launch_pipe_end, launch_pipe) = io::pipe()?;
+    let strangers = match wait::has_children() {
+        true => tree::children_of(std::process::id() as i32),
+        false => HashSet::new(),
+    };
     match sys::fork().map_err(io::Error::from)? {
         ForkResult::Parent { child: guard } => {
             drop((theirs, launch_pipe_end));
             become_subreaper();
             detach_standard_descriptors(&null, false)?;
             close_inherited(&inherited.descriptors, &inherited.named);
-            Ok(Supervisor::new(ours, guard.as_raw(), terminal, launch_pipe, inherited.argv))
+            Ok(Supervisor::new(ours, guard.as_raw(), terminal, launch_pipe, inherited.argv, strangers))
         }
         ForkResult::Child => {
             drop((ours, launch_pipe));

@@ -48,13 +48,15 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// `launch_pipe` is the pipe on which the parked command waits for its launch message.
+    /// `launch_pipe` is the pipe on which the parked command waits for its launch message; `strangers` are the children that
+    /// dlock had before.
     pub(super) fn new(
         channel: Channel,
         guard: i32,
         terminal: Terminal,
         launch_pipe: PipeWriter,
         argv: sys::ArgvMemory,
+        strangers: HashSet<i32>,
     ) -> Supervisor {
         Supervisor {
             channel,
@@ -71,7 +73,7 @@ impl Supervisor {
             command_ended: false,
             heartbeat: Heartbeat::default(),
             deadline_noticed: false,
-            strangers: HashSet::new(),
+            strangers,
         }
     }
 
@@ -113,7 +115,7 @@ impl Supervisor {
         let mut launch_pipe = self.launch_pipe.take().ok_or(io::ErrorKind::AlreadyExists)?;
         launch_pipe.write_all(&frame(&launch)?)?;
         // The command runs already.
-        self.find_strangers();
+        self.update_strangers();
         self.heartbeat.begin(Moment::now());
         self.forwarder.begin(self.group);
         Ok(())

@@ -36,6 +36,11 @@ pub fn wait_any() -> nix::Result<Option<(i32, Change)>> {
     Ok(None)
 }
 
+/// Returns whether the calling process has children. Nothing is reaped.
+pub fn has_children() -> bool {
+    waitid(libc::P_ALL, 0, libc::WEXITED | libc::WNOHANG | libc::WNOWAIT).is_ok()
+}
+
 /// The limit per call of [`pending_changes`]: while a tree dies, or forks without end, there may always be one more.
 pub const MAX_CHANGES: usize = 1024;
 

@@ -217,6 +217,11 @@ pub struct Screen {
 }
 
 impl Screen {
+    /// Returns whether nothing is drawn.
+    pub fn is_clear(&self) -> bool {
+        self.lines == 0
+    }
+
     /// Returns the sequence that draws the text over the previous one: no line longer than the terminal is
     /// wide, and no more lines than it is high, because scrolled-off lines cannot be redrawn.
     pub fn frame(&mut self, text: &str) -> String {

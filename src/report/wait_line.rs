@@ -97,7 +97,9 @@ impl<'a> WaitLine<'a> {
 
     /// Clears what was drawn, so that other output begins on a clean line.
     pub fn clear(&self) {
-        self.draw("");
+        if !self.screen.borrow().is_clear() {
+            self.draw("");
+        }
     }
 
     /// Whether the line is redrawn: on a terminal that understands control sequences, in the foreground of which dlock
