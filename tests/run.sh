@@ -46,6 +46,7 @@ want flock util-linux     # also unshare, setsid, setpriv, prlimit, script on ol
 want script bsdutils
 want less less
 want ps procps
+want strace strace
 want ip iproute2
 want nft nftables
 want cron cron

@@ -1,5 +1,6 @@
 //! The command and its supervision: signals, trees, loss, limits, hosts.
 
+pub mod budget;
 #[cfg(feature = "redis")]
 pub mod escape_attempts;
 pub mod exit_codes;

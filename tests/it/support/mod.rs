@@ -64,6 +64,7 @@ pub mod server;
 pub mod store;
 #[cfg(feature = "net")]
 pub mod tls;
+pub mod trace;
 #[cfg(feature = "redis")]
 pub mod versions;
 pub mod wait;
