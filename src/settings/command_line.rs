@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 use super::suggestion;
 use super::{
@@ -140,13 +140,15 @@ pub fn parse(arguments: &[OsString]) -> Result<Request, Failure> {
         let is_run = arguments.get(1).is_some_and(|word| word == "run");
         let known = if is_run { Cli::<RunCommand>::command() } else { <Cli>::command() };
         // `--version` prints the version of dlock for every subcommand.
-        let known = known.mut_subcommands(|command| command.display_name("dlock"));
+        let known = known.mut_subcommands(|command| last_wins(command.display_name("dlock")));
         known.try_get_matches_from(arguments).and_then(|matches| <Cli>::from_arg_matches(&matches))
     };
     match parse(own) {
         Ok(Cli { command: Command::Run(mut run) }) => {
-            if command.is_none() && run.shell.is_none() {
-                run.meant = meant_by(own, &run.names);
+            let has_command = run.shell.is_some() || command.as_ref().is_some_and(|words| !words.is_empty());
+            if run.names.is_empty() || !has_command {
+                let is_text = run.shell.is_some();
+                run.meant = suggestion::complete_run(own, &run.names, command.as_deref(), is_text);
             }
             run.command = command;
             Ok(Request::Command(Command::Run(run)))
@@ -160,35 +162,87 @@ pub fn parse(arguments: &[OsString]) -> Result<Request, Failure> {
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
             Ok(Request::Help(error.render().to_string()))
         }
-        Err(error) if error.kind() == ErrorKind::InvalidSubcommand && is_first_word(&error, own) => {
-            Err(Failure::usage(suggestion::unknown_command(arguments, &<Cli>::command())))
-        }
-        // An option of the command, which was typed without a separator.
-        Err(error) if error.kind() == ErrorKind::UnknownArgument && command.is_none() => {
-            let before = own.iter().take_while(|word| word.to_str() != argument_of(&error)).count();
-            let meant = match parse(&own[..before]) {
-                Ok(Cli { command: Command::Run(run) }) if run.shell.is_none() => meant_by(own, &run.names),
-                _ => None,
+        Err(error) => {
+            let meant = match is_command(own) {
+                true if error.kind() == ErrorKind::UnknownArgument => {
+                    run_meant(arguments, parse).map(|meant| format!("no command: did you mean: {meant}"))
+                }
+                true => None,
+                false if arguments.len() < 2 => None,
+                false => with_command_first(arguments)
+                    .filter(|words| parse(up_to_separator(words)).is_ok())
+                    .map(|words| {
+                        format!("no subcommand: did you mean: {}", suggestion::line(&["dlock"], &words[1..]))
+                    })
+                    .or_else(|| {
+                        suggestion::unknown_command(arguments, &<Cli>::command(), |run| run_meant(run, parse))
+                    }),
             };
-            Err(Failure::usage(match meant {
-                Some(meant) => format!("no command: did you mean: {meant}"),
-                None => one_line(&error, own),
-            }))
+            Err(Failure::usage(meant.unwrap_or_else(|| one_line(&error, own))))
         }
-        Err(error) => Err(Failure::usage(one_line(&error, own))),
     }
 }
 
-/// Returns the run that these arguments without a separator were probably meant to be: the command begins with the
-/// second of the words that were taken for names, if there is one.
-fn meant_by(own: &[OsString], names: &[OsString]) -> Option<String> {
-    let [name, second, ..] = names else { return None };
-    let position =
-        |word: &OsStr, after: usize| Some(after + own[after..].iter().position(|own| own == word)?);
-    let at = position(second, position(name, 2)? + 1)?;
-    let words: Vec<_> = own[2..].iter().map(|word| word.to_string_lossy()).collect();
-    let (before, command) = words.split_at(at - 2);
-    Some(suggestion::run(&before.join(" "), command.iter().map(AsRef::as_ref)))
+/// Lets the last of several occurrences of an option apply, so that the options of a shell alias can be overridden. Two
+/// commands contradict each other.
+fn last_wins(command: clap::Command) -> clap::Command {
+    let command = command.mut_args(|argument| match argument.get_action() {
+        ArgAction::Set | ArgAction::SetTrue if !argument.is_positional() && argument.get_id() != "shell" => {
+            let id = argument.get_id().clone();
+            argument.overrides_with(id)
+        }
+        _ => argument,
+    });
+    command.mut_subcommands(last_wins)
+}
+
+/// Whether the first word is a command.
+fn is_command(own: &[OsString]) -> bool {
+    own.get(1).and_then(|word| word.to_str()).is_some_and(Command::has_subcommand)
+}
+
+/// Returns the command line with the first of its words that is a command at the beginning, if options that only the command
+/// has come before it.
+fn with_command_first(arguments: &[OsString]) -> Option<Vec<OsString>> {
+    let is_command = |word: &OsString| word.to_str().is_some_and(Command::has_subcommand);
+    let at = up_to_separator(arguments).iter().position(is_command)?;
+    let mut words = arguments.to_vec();
+    words[1..=at].rotate_right(1);
+    Some(words)
+}
+
+/// Returns the words before the first separator.
+fn up_to_separator(words: &[OsString]) -> &[OsString] {
+    &words[..words.iter().position(|word| word == "--").unwrap_or(words.len())]
+}
+
+/// Returns the run that a command line was probably meant to be, in which options of the command may stand without a
+/// separator before them. It begins with `dlock run`.
+fn run_meant(
+    arguments: &[OsString],
+    parse: impl Fn(&[OsString]) -> Result<Cli, clap::Error>,
+) -> Option<String> {
+    let separator = arguments.iter().position(|argument| argument == "--");
+    let own = up_to_separator(arguments);
+    let command = separator.map(|at| &arguments[at + 1..]);
+    let (run, is_cut) = match parse(own) {
+        Ok(Cli { command: Command::Run(run) }) => (run, false),
+        Err(error) if error.kind() == ErrorKind::UnknownArgument && separator.is_none() => {
+            let unknown = argument_of(&error)?;
+            let is_unknown = |word: &OsString| word.as_bytes().starts_with(unknown.as_bytes());
+            let before = own.iter().position(is_unknown)?;
+            match parse(&own[..before]) {
+                Ok(Cli { command: Command::Run(run) }) => (run, true),
+                _ => return None,
+            }
+        }
+        _ => return None,
+    };
+    // An unknown option is one of the command only if it comes after the command's first word.
+    if is_cut && (run.names.len() < 2 || run.shell.is_some()) {
+        return None;
+    }
+    Some(suggestion::complete_run(own, &run.names, command, run.shell.is_some()))
 }
 
 /// Returns the argument that clap rejects.
@@ -197,15 +251,6 @@ fn argument_of(error: &clap::Error) -> Option<&str> {
         Some(ContextValue::String(text)) => Some(text),
         _ => None,
     }
-}
-
-/// Whether the subcommand that clap does not know is one of dlock itself, not of `dlock config`.
-fn is_first_word(error: &clap::Error, arguments: &[OsString]) -> bool {
-    let word = match error.get(ContextKind::InvalidSubcommand) {
-        Some(ContextValue::String(text)) => text,
-        _ => return false,
-    };
-    arguments.get(1).is_some_and(|first| first == OsStr::new(word))
 }
 
 /// Returns the description of all commands and options, from which completions and man pages are generated.
@@ -242,14 +287,15 @@ pub fn file_of(option: &str, arguments: &[OsString]) -> Option<PathBuf> {
     if arguments.get(1).is_none_or(|subcommand| subcommand != "run") {
         return None;
     }
-    let mut own = arguments.iter().skip(2).take_while(|argument| *argument != "--");
-    let value = own.find_map(|argument| match argument.as_bytes().strip_prefix(option.as_bytes())? {
-        [] => Some(None),
-        [b'=', value @ ..] => Some(Some(OsStr::from_bytes(value))),
-        _ => None,
+    let own: Vec<&OsString> = arguments.iter().skip(2).take_while(|argument| *argument != "--").collect();
+    let found = own.iter().enumerate().rev().find_map(|(at, argument)| {
+        match argument.as_bytes().strip_prefix(option.as_bytes())? {
+            [] => own.get(at + 1).map(|value| value.as_os_str()),
+            [b'=', value @ ..] => Some(OsStr::from_bytes(value)),
+            _ => None,
+        }
     });
-    let value = value?.or_else(|| own.next().map(OsString::as_os_str));
-    value.filter(|value| !value.is_empty()).map(PathBuf::from)
+    found.filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
 /// Formats clap's error as one line: what is wrong, and what may have been meant.
@@ -257,10 +303,14 @@ fn one_line(error: &clap::Error, arguments: &[OsString]) -> String {
     if error.kind() == ErrorKind::InvalidUtf8 {
         return not_text(arguments);
     }
+    let is_config = arguments.get(1).is_some_and(|argument| argument == "config");
+    // The options of `dlock config show` come after both words.
+    let is_before_show =
+        is_config && arguments.get(2).is_some_and(|argument| argument.as_bytes().starts_with(b"-"));
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
         || error.kind() == ErrorKind::MissingSubcommand
+        || (error.kind() == ErrorKind::UnknownArgument && is_before_show)
     {
-        let is_config = arguments.get(1).is_some_and(|argument| argument == "config");
         return match is_config {
             true => "no subcommand: try dlock config show".into(),
             false => "no subcommand: try dlock run nightly -- ./backup.sh, or dlock --help".into(),

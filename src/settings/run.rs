@@ -5,7 +5,6 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::suggestion;
 use super::target::{check_wait, checked_name, contradiction};
 use super::{CommonArguments, Configuration, Settings, Source, Sourced, StoreTarget, file_of};
 use crate::backend::location::Demand;
@@ -65,9 +64,9 @@ pub struct RunArguments {
     #[arg(skip)]
     pub command: Option<Vec<OsString>>,
 
-    /// The line with a separator before the second word, for a line without a command.
+    /// A line without a name or a command, completed; otherwise empty.
     #[arg(skip)]
-    pub meant: Option<String>,
+    pub meant: String,
 }
 
 pub struct RunPlan {
@@ -202,19 +201,18 @@ fn command(arguments: &RunArguments) -> Result<Vec<OsString>, Failure> {
         (Some(_), Some(_)) => Err(Failure::usage("-c and -- contradict each other: give the command once")),
         (Some(command), None) if !command.is_empty() => Ok(command.clone()),
         (None, Some(text)) => Ok(vec!["/bin/sh".into(), "-c".into(), text.clone()]),
-        (command, None) => {
-            let name = arguments.names.first().map_or("nightly".into(), |name| name.to_string_lossy());
-            let example = || suggestion::run(&name, std::iter::empty());
-            let meant = arguments.meant.clone().filter(|_| command.is_none()).unwrap_or_else(example);
-            Err(Failure::usage(format!("no command: did you mean: {meant}")))
-        }
+        (_, None) => Err(Failure::usage(format!("no command: did you mean: {}", arguments.meant))),
     }
+}
+
+fn no_name(arguments: &RunArguments) -> Failure {
+    Failure::usage(format!("no lock name: did you mean: {}", arguments.meant))
 }
 
 /// Returns the names as typed, at least one.
 fn names(arguments: &RunArguments) -> Result<Vec<LockName>, Failure> {
     if arguments.names.is_empty() {
-        return Err(Failure::usage("no lock name: did you mean: dlock run nightly -- ./backup.sh"));
+        return Err(no_name(arguments));
     }
     arguments.names.iter().map(|name| checked_name(name)).collect()
 }

@@ -3,31 +3,50 @@
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 
-use clap::{Args, Command};
+use clap::{Args, Command, Subcommand};
 
 use super::CommonArguments;
 use crate::backend::registry;
 
-/// What other tools call a command.
-const SYNONYMS: &[(&str, &str)] = &[
-    ("ls", "dlock status"),
-    ("list", "dlock status"),
-    ("ps", "dlock status"),
-    ("unlock", "dlock release, or dlock break"),
+/// What other tools call a command: the words to type instead, separated by spaces.
+const SYNONYMS: &[(&str, &[&str])] = &[
+    ("ls", &["status"]),
+    ("list", &["status"]),
+    ("ps", &["status"]),
+    ("top", &["status"]),
+    ("history", &["status --history"]),
+    ("log", &["status --history"]),
+    ("kill", &["break"]),
+    ("force-unlock", &["break"]),
+    ("unlock", &["release", "break"]),
+    ("lock", &["run"]),
 ];
 
 /// Returns the command line with the command first: options of every command may also stand before it, and `help` and
-/// `version` mean `--help` and `--version`.
+/// `version` mean `--help` and `--version`. The help of a word that is not a command is its man page.
 pub fn in_order(mut arguments: Vec<OsString>) -> Vec<OsString> {
     let Some(at) = position_of_command(&arguments) else { return arguments };
+    let is_command = |word: &OsString| word.to_str().is_some_and(super::Command::has_subcommand);
     match arguments[at].to_str() {
         Some("help") => {
             arguments.remove(at);
-            arguments.push("--help".into());
+            match position_of_command(&arguments) {
+                Some(at) if !is_command(&arguments[at]) => arguments.insert(at, "man".into()),
+                _ => arguments.push("--help".into()),
+            }
             return in_order(arguments);
         }
         Some("version") => arguments[at] = "--version".into(),
-        _ => arguments[1..=at].rotate_right(1),
+        Some("config") => {
+            let words = position_of_command(&arguments[at..]).map_or(1, |show| {
+                arguments[at + 1..=at + show].rotate_right(1);
+                2
+            });
+            arguments[1..at + words].rotate_right(words);
+        }
+        // Other words are repeated in the order in which they were typed.
+        _ if is_command(&arguments[at]) => arguments[1..=at].rotate_right(1),
+        _ => {}
     }
     arguments
 }
@@ -38,34 +57,88 @@ fn position_of_command(arguments: &[OsString]) -> Option<usize> {
     if !arguments.get(1)?.as_encoded_bytes().starts_with(b"-") {
         return Some(1);
     }
-    let options = CommonArguments::augment_args(Command::new("dlock")).allow_external_subcommands(true);
-    let matches = options.try_get_matches_from(arguments).ok()?;
+    let options = CommonArguments::augment_args(Command::new("dlock")).args_override_self(true);
+    let matches = options.allow_external_subcommands(true).try_get_matches_from(arguments).ok()?;
     let (_command, rest) = matches.subcommand()?;
     let rest = rest.get_many::<OsString>("").map_or(0, Iterator::count);
     Some(arguments.len() - 1 - rest)
 }
 
-/// Returns what is wrong with a first word that is not a command. `arguments` begin with the program's own name.
-pub fn unknown_command(arguments: &[OsString], root: &Command) -> String {
-    let words: Vec<_> = arguments.iter().skip(1).map(|word| shown(&word.to_string_lossy())).collect();
-    let (word, rest) = words.split_first().map_or(("", &[][..]), |(word, rest)| (word.as_str(), rest));
-    let commands = root.get_subcommands().filter(|command| !command.is_hide_set()).map(Command::get_name);
-    let meant = match SYNONYMS.iter().find(|(synonym, _)| *synonym == word) {
-        Some((_, command)) => (*command).to_owned(),
-        None => match nearest(word, commands) {
-            Some(command) => format!("dlock {command}"),
-            None => run(word, rest.iter().map(String::as_str)),
-        },
+/// Returns what is wrong with a command line that does not begin with a command, and what was probably meant.
+/// `arguments` begin with the program's own name; `as_run` completes the words of a run.
+pub fn unknown_command(
+    arguments: &[OsString],
+    commands: &Command,
+    as_run: impl Fn(&[OsString]) -> Option<String>,
+) -> Option<String> {
+    let run = |words: &[OsString]| as_run(&[&["dlock".into(), "run".into()], words].concat());
+    let own = arguments.iter().position(|word| word == "--").unwrap_or(arguments.len());
+    let Some(at) = position_of_command(arguments).filter(|at| *at < own) else {
+        let meant = run(&arguments[1..])?;
+        return Some(format!("no subcommand: did you mean: {meant}"));
     };
-    format!("unknown command '{word}': did you mean: {meant}")
+    let (before, word, rest) = (&arguments[1..at], arguments[at].to_string_lossy(), &arguments[at + 1..]);
+    let typed = [before, rest].concat();
+    let names = commands.get_subcommands().filter(|command| !command.is_hide_set()).map(Command::get_name);
+    let synonym =
+        SYNONYMS.iter().find(|(synonym, _)| *synonym == word).map(|(_, commands)| commands.to_vec());
+    let meant = match synonym.or_else(|| nearest(&word, names).map(|name| vec![name])).as_deref() {
+        Some(["run"]) => run(&typed),
+        Some(commands) => {
+            let lines = commands.iter().map(|command| line(&["dlock", command], &typed));
+            Some(lines.collect::<Vec<_>>().join(", or "))
+        }
+        None => run(&arguments[1..]),
+    };
+    let meant = meant.unwrap_or_else(|| line(&["dlock run"], &arguments[1..]));
+    Some(format!("unknown command '{}': did you mean: {meant}", shown(&word)))
 }
 
-/// Returns the command line that runs these words under this lock; `before` is the lock, with options before it.
-pub fn run<'a>(before: &str, words: impl Iterator<Item = &'a str>) -> String {
-    let words: Vec<String> = words.skip_while(|word| *word == "--").map(shown).collect();
-    let command = if words.is_empty() { "./backup.sh".into() } else { words.join(" ") };
-    let before: Vec<String> = before.split(' ').map(shown).collect();
-    format!("dlock run {} -- {command}", before.join(" "))
+/// What takes the place of a command that was not typed.
+const SOME_COMMAND: &str = "./backup.sh";
+
+/// Returns the complete command line of a run that lacks a name, a command or the separator before it. `own` are the words
+/// before the separator, which begin with `dlock run`, and `names` those of them that were taken for names.
+pub fn complete_run(
+    own: &[OsString],
+    names: &[OsString],
+    command: Option<&[OsString]>,
+    has_text: bool,
+) -> String {
+    let (own, command) = match (names, command) {
+        // Without a separator, the command begins with the second name.
+        ([name, second, ..], None) if !has_text => {
+            let position = |word: &OsString, after: usize| {
+                own[after..].iter().position(|own| own == word).map_or(own.len(), |at| after + at)
+            };
+            own.split_at(position(second, position(name, 2) + 1))
+        }
+        (_, command) => (own, command.unwrap_or_default()),
+    };
+    let mut words: Vec<String> = vec![line(&["dlock", "run"], &own[2..])];
+    if names.is_empty() {
+        words.push("nightly".to_owned());
+    }
+    if !has_text {
+        words.push("--".to_owned());
+        words.push(if command.is_empty() { SOME_COMMAND.to_owned() } else { line(&[], command) });
+    }
+    words.join(" ")
+}
+
+/// Returns the words as they may be typed, without secrets.
+pub fn line(beginning: &[&str], words: &[OsString]) -> String {
+    let words = words.iter().map(|word| quoted(&shown(&word.to_string_lossy())));
+    beginning.iter().map(|word| (*word).to_owned()).chain(words).collect::<Vec<_>>().join(" ")
+}
+
+/// Returns a word in quotes if a shell would split or interpret it.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| !c.is_whitespace() && !"'\"\\$`;&|<>()#".contains(c);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
 }
 
 /// Returns a word as it may be repeated: a URL without secrets.
@@ -129,6 +202,12 @@ mod tests {
     #[test]
     fn the_command_comes_first() {
         for (typed, expected) in [
+            ("dlock -b file: config show x", "dlock config show -b file: x"),
+            ("dlock -b file: -b a config -q show x", "dlock config show -b file: -b a -q x"),
+            ("dlock config show -q", "dlock config show -q"),
+            ("dlock -q config", "dlock config -q"),
+            ("dlock -q nightly ./b", "dlock -q nightly ./b"),
+            ("dlock help redis", "dlock man redis"),
             ("dlock -b file: run x -- true", "dlock run -b file: x -- true"),
             (
                 "dlock -qb file: --log-format=json run x -- -b",

@@ -32,7 +32,7 @@ fn names_without_a_command_are_refused_with_an_example() {
     assert_usage([
         (&["run", "a", "b"][..], "no command: did you mean: dlock run a -- b"),
         (&["run", "-w", "5", "a", "b", "-s", "c"], "no command: did you mean: dlock run -w 5 a -- b -s c"),
-        (&["run", "a", "b", "--"], "no command: did you mean: dlock run a -- ./backup.sh"),
+        (&["run", "a", "b", "--"], "no command: did you mean: dlock run a b -- ./backup.sh"),
     ]);
 }
 

@@ -5,20 +5,44 @@ use crate::support::running::Exit;
 use crate::wait::refusal::assert_usage;
 
 #[test]
-fn a_wrong_first_word_suggests_a_command() {
+fn a_wrong_first_word_suggests_a_command_with_the_words_that_were_typed() {
     assert_usage([
-        (&["rnu", "x"][..], "unknown command 'rnu': did you mean: dlock run"),
-        (&["statsu"], "unknown command 'statsu': did you mean: dlock status"),
+        (&["rnu", "x"][..], "unknown command 'rnu': did you mean: dlock run x -- ./backup.sh"),
+        (&["rnu", "x", "--", "ls", "-l"], "unknown command 'rnu': did you mean: dlock run x -- ls -l"),
+        (&["statsu", "x"], "unknown command 'statsu': did you mean: dlock status x"),
         (&["ls"], "unknown command 'ls': did you mean: dlock status"),
-        (&["list"], "unknown command 'list': did you mean: dlock status"),
+        (&["list", "a*"], "unknown command 'list': did you mean: dlock status a*"),
         (&["ps"], "unknown command 'ps': did you mean: dlock status"),
-        (&["unlock", "x"], "unknown command 'unlock': did you mean: dlock release, or dlock break"),
+        (&["top"], "unknown command 'top': did you mean: dlock status"),
+        (&["history", "x"], "unknown command 'history': did you mean: dlock status --history x"),
+        (&["kill", "x"], "unknown command 'kill': did you mean: dlock break x"),
+        (&["-b", "file:/", "kill", "x"], "unknown command 'kill': did you mean: dlock break -b file:/ x"),
+        (&["force-unlock", "a b"], "unknown command 'force-unlock': did you mean: dlock break 'a b'"),
+        (&["unlock", "x"], "unknown command 'unlock': did you mean: dlock release x, or dlock break x"),
+        (&["lock", "n", "--", "c"], "unknown command 'lock': did you mean: dlock run n -- c"),
+        (&["lock", "-n", "n", "c", "d"], "unknown command 'lock': did you mean: dlock run -n n -- c d"),
         (&["nightly"], "unknown command 'nightly': did you mean: dlock run nightly -- ./backup.sh"),
         (
-            &["nightly", "--", "ls", "-l"],
-            "unknown command 'nightly': did you mean: dlock run nightly -- ls -l",
+            &["-q", "nightly", "--", "ls", "-l"],
+            "unknown command 'nightly': did you mean: dlock run -q nightly -- ls -l",
         ),
-        (&["nightly", "ls", "-l"], "unknown command 'nightly': did you mean: dlock run nightly -- ls -l"),
+        (&["nightly", "ls", "-la"], "unknown command 'nightly': did you mean: dlock run nightly -- ls -la"),
+        (&["nightly", "--wait", "x"], "unknown command 'nightly': did you mean: dlock run nightly --wait x"),
+    ]);
+}
+
+#[test]
+fn an_option_of_run_without_run_suggests_it() {
+    assert_usage([
+        (&["-n", "nightly", "./b"][..], "no subcommand: did you mean: dlock run -n nightly -- ./b"),
+        (&["-nw5", "x", "--", "b", "-c"], "no subcommand: did you mean: dlock run -nw5 x -- b -c"),
+        (&["-c", "ls | wc", "x"], "no subcommand: did you mean: dlock run -c 'ls | wc' x"),
+        (&["--", "true"], "no subcommand: did you mean: dlock run nightly -- true"),
+        (&["-q"], "no subcommand: did you mean: dlock run -q nightly -- ./backup.sh"),
+        (&["--wait", "5", "run", "x", "--", "b"], "no subcommand: did you mean: dlock run --wait 5 x -- b"),
+        (&["--json", "status", "x"], "no subcommand: did you mean: dlock status --json x"),
+        (&["-q", "config"], "no subcommand: try dlock config show"),
+        (&["--nonsense", "x"], "unexpected argument '--nonsense' found"),
     ]);
 }
 
@@ -26,9 +50,23 @@ fn a_wrong_first_word_suggests_a_command() {
 fn a_run_without_a_separator_suggests_the_words_that_were_typed() {
     assert_usage([
         (&["run", "x", "ls", "-l"][..], "no command: did you mean: dlock run x -- ls -l"),
+        (&["run", "x", "ls", "-la"], "no command: did you mean: dlock run x -- ls -la"),
         (&["run", "x", "ls", "-v", "a"], "no command: did you mean: dlock run x -- ls -v a"),
         (&["run", "-q", "x", "ls", "--color"], "no command: did you mean: dlock run -q x -- ls --color"),
         (&["run", "x", "-l"], "unexpected argument '-l' found"),
+        (&["run", "-w", "5", "x"], "no command: did you mean: dlock run -w 5 x -- ./backup.sh"),
+    ]);
+}
+
+#[test]
+fn a_run_without_a_name_suggests_the_words_that_were_typed() {
+    assert_usage([
+        (&["run", "--", "true"][..], "no lock name: did you mean: dlock run nightly -- true"),
+        (
+            &["run", "-w", "5", "--", "ls", "a b", ""],
+            "no lock name: did you mean: dlock run -w 5 nightly -- ls 'a b' ''",
+        ),
+        (&["run", "-c", "it's"], r"no lock name: did you mean: dlock run -c 'it'\''s' nightly"),
     ]);
 }
 
@@ -95,6 +133,47 @@ fn common_options_may_stand_before_the_command() {
         let output = place.bare().args(before).args(["run", "x", "--", "echo", "ran"]).output();
         assert_eq!(output.outcome(), (Exit::Code(0), "ran\n", ""), "{before:?}");
     }
+    let after = place.bare().args(["config", "show", "-b", &url, "--json", "x"]).output();
+    for words in [
+        &["-b", url.as_str(), "config", "show", "--json", "x"][..],
+        &["-v", "config", &format!("--backend={url}"), "show", "--json", "x"],
+        &["-b", "file:", "config", "-b", &url, "show", "--json", "x"],
+    ] {
+        let shown = place.bare().args(words).output();
+        assert_eq!(shown.outcome(), (Exit::Code(0), after.stdout.as_str(), ""), "{words:?}");
+    }
+}
+
+/// So that the options of a shell alias can be overridden.
+#[test]
+fn the_last_occurrence_of_an_option_applies() {
+    let place = Place::new();
+    let url = place.url();
+    let elsewhere = "redis://127.0.0.1:1";
+    for words in [
+        &["-b", elsewhere, "run", "-b", &url, "-w", "9s", "-w", "1s", "-q", "-q", "n"][..],
+        &["-b", elsewhere, "-b", &url, "run", "--slots", "2", "--slots=1", "-n", "-x", "-nx", "n"],
+        &["run", "--report", "/nowhere/r", "--report", "r.json", "--backend", elsewhere, "-b", &url, "n"],
+    ] {
+        let output = place.bare().args(words).args(["--", "echo", "ran"]).output();
+        assert_eq!(output.outcome(), (Exit::Code(0), "ran\n", ""));
+    }
+    assert!(place.read("r.json").contains("\"ran\""));
+    let twice = place.bare().args(["status", "-b", elsewhere, "--json", "--json", "-b", &url]).output();
+    assert_eq!((twice.exit, twice.stderr.as_str()), (Exit::Code(0), ""));
+    assert_usage([(
+        &["run", "-c", "true", "-c", "false", "x"][..],
+        "the argument '-c <SHELL TEXT>' cannot be used multiple times",
+    )]);
+}
+
+/// The last one is where the outcome of a line that is not valid is written, too.
+#[test]
+fn the_last_report_of_a_wrong_line_is_written() {
+    let place = Place::new();
+    let words = ["run", "--report", "one", "--report=two", "x", "--ttl", "nonsense", "--", "true"];
+    assert_eq!(place.bare().args(words).output().exit, Exit::Code(64));
+    assert_eq!((place.read("one").as_str(), place.read("two").contains("\"usage\"")), ("", true));
 }
 
 #[test]
@@ -105,6 +184,7 @@ fn help_and_version_are_commands_too() {
         (&["help", "run"], &["run", "--help"]),
         (&["help", "config", "show"], &["config", "show", "--help"]),
         (&["version"], &["-V"]),
+        (&["help", "redis"], &["man", "redis"]),
     ] {
         let (word, option) = (place.bare().args(words).output(), place.bare().args(options).output());
         assert_eq!((word.exit, &word.stdout), (Exit::Code(0), &option.stdout), "{words:?}");
