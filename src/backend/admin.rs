@@ -120,7 +120,7 @@ impl From<StoreError> for Unknown {
     fn from(error: StoreError) -> Unknown {
         match error {
             StoreError::Denied(why) => Unknown::Denied(why),
-            StoreError::Config(why) => Unknown::Unreadable(why),
+            StoreError::Config(why) | StoreError::OtherServer(why) => Unknown::Unreadable(why),
             StoreError::Unavailable { reason, .. } => Unknown::Unanswered(reason),
         }
     }

@@ -303,6 +303,9 @@ pub enum StoreError {
     /// The configuration does not fit the store.
     #[error("{0}")]
     Config(String),
+    /// The server is of another kind.
+    #[error("{0}")]
+    OtherServer(String),
 }
 
 /// How long a failure is expected to last.
@@ -322,7 +325,7 @@ impl StoreError {
         match self {
             StoreError::Unavailable { .. } => FailureKind::Unavailable,
             StoreError::Denied(_) => FailureKind::Denied,
-            StoreError::Config(_) => FailureKind::Config,
+            StoreError::Config(_) | StoreError::OtherServer(_) => FailureKind::Config,
         }
     }
 
@@ -345,6 +348,7 @@ impl StoreError {
             }
             StoreError::Denied(reason) => StoreError::Denied(text(reason)),
             StoreError::Config(reason) => StoreError::Config(text(reason)),
+            StoreError::OtherServer(reason) => StoreError::OtherServer(text(reason)),
         }
     }
 
@@ -352,7 +356,7 @@ impl StoreError {
     pub fn outlook(&self) -> Outlook {
         match self {
             StoreError::Unavailable { outlook, .. } => *outlook,
-            StoreError::Denied(_) | StoreError::Config(_) => Outlook::Permanent,
+            StoreError::Denied(_) | StoreError::Config(_) | StoreError::OtherServer(_) => Outlook::Permanent,
         }
     }
 

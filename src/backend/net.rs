@@ -1,11 +1,12 @@
 //! What every networked store shares: addresses, TCP and Unix sockets, TLS, client certificates, passwords, and the URL
-//! options for them. Knows no protocol.
+//! options for them. Of the protocols of the stores it knows only how to tell them apart.
 
 mod address;
 mod credentials;
 mod happy_eyeballs;
 mod keep_alive;
 mod mismatch;
+mod protocol;
 pub mod reachability;
 mod security;
 mod stream;
@@ -15,7 +16,7 @@ pub use self::address::{Address, distinct, list};
 pub use self::credentials::Credentials;
 pub use self::happy_eyeballs::{HEAD_START, first_server};
 pub use self::keep_alive::outlast;
-pub use self::mismatch::expects_request;
+pub use self::protocol::{Protocol, first_found};
 pub use self::security::Security;
 pub use self::stream::{BoundedStream, Socket, connect, open, secure, upgrade};
 pub use self::tls::{Session, TlsSettings};

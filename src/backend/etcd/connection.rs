@@ -25,7 +25,7 @@ use super::errors::is_disconnected;
 use super::location::Location;
 use super::messages::Call;
 use crate::backend::StoreError;
-use crate::backend::net::{self, Address, BoundedStream};
+use crate::backend::net::{self, Address, BoundedStream, Protocol};
 
 /// How long the end of a failed connection may take.
 const END: Duration = Duration::from_millis(600);
@@ -39,13 +39,16 @@ pub(super) struct Connection {
     pub(super) channel: Channel,
     greeting: oneshot::Receiver<Vec<u8>>,
     end: oneshot::Receiver<BoundedStream>,
+    /// Its address, if this is the first connection to it.
+    stranger: Option<Address>,
 }
 
 impl Connection {
     /// Connects to a member, with TLS if the URL says so; sends no request yet.
     pub(super) async fn open(location: &Location, address: &Address) -> Result<Connection, StoreError> {
         let stream = net::open(address, &location.security).await?;
-        Connection::over(stream, address).await
+        let stranger = location.security.is_stranger(address).then(|| address.clone());
+        Ok(Connection { stranger, ..Connection::over(stream, address).await? })
     }
 
     /// Returns a connection over an open stream.
@@ -61,14 +64,14 @@ impl Connection {
         tokio::spawn(connection);
         let origin = Uri::try_from(format!("http://{address}"))
             .map_err(|error| StoreError::Config(format!("{address}: {error}")))?;
-        Ok(Connection { channel: Channel { requests, origin, token: None }, greeting, end })
+        Ok(Connection { channel: Channel { requests, origin, token: None }, greeting, end, stranger: None })
     }
 
     /// Waits until the server has shown that it speaks HTTP/2, as a process that is stopped does not.
     pub(super) async fn greeted(&mut self) -> Result<(), StoreError> {
         match (&mut self.greeting).await {
             Ok(greeting) if is_http2(&greeting) => Ok(()),
-            Ok(_) => Err(not_etcd()),
+            Ok(_) => Err(self.named(not_etcd()).await),
             Err(_) => Err(self.why_ended().await),
         }
     }
@@ -80,7 +83,8 @@ impl Connection {
         meaning: impl Fn(&Status) -> StoreError,
     ) -> StoreError {
         if is_disconnected(status)
-            && let error @ (StoreError::Config(_) | StoreError::Denied(_)) = self.why_ended().await
+            && let error @ (StoreError::Config(_) | StoreError::Denied(_) | StoreError::OtherServer(_)) =
+                self.why_ended().await
         {
             return error;
         }
@@ -102,7 +106,16 @@ impl Connection {
                 Err(_) => stream.why_ended().await,
             }
         });
-        end.await.ok().flatten().unwrap_or(closed)
+        match end.await.ok().flatten() {
+            Some(denied @ StoreError::Denied(_)) => denied,
+            error => self.named(error.unwrap_or(closed)).await,
+        }
+    }
+
+    /// Returns the error of a connection that has ended, or the one that names the server if it is of another kind.
+    async fn named(&mut self, error: StoreError) -> StoreError {
+        let Some(address) = self.stranger.take() else { return error };
+        Protocol::Etcd.mismatch(&address).await.unwrap_or(error)
     }
 }
 

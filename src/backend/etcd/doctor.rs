@@ -164,6 +164,7 @@ async fn examine_member(
                 "authentication",
                 "check the username and password: in the URL, password_file= or ETCDCTL_USER",
             ),
+            StoreError::OtherServer(_) => ("protocol", "check the scheme, the host and the port of the URL"),
             StoreError::Config(_) => ("protocol", "use the client port of etcd 3.4 or later"),
             StoreError::Unavailable { .. } => ("protocol", "check that the member runs, and see its log"),
         };

@@ -6,7 +6,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 
 use super::location::Location;
 use super::reply::{Failure, Item, Line, Word};
-use crate::backend::net::{BoundedStream, open};
+use crate::backend::net::{BoundedStream, Protocol, open};
 use crate::backend::{StoreError, io_text};
 use crate::secret;
 
@@ -36,7 +36,9 @@ impl Connection {
     pub async fn open(location: &Location) -> Result<Connection, StoreError> {
         // The files are read before the network is used.
         location.security.credentials.password()?;
-        Connection::over(open(&location.server, &location.security).await?, location).await
+        let stream = open(&location.server, &location.security).await?;
+        let begin = Connection::over(stream, location);
+        Protocol::Memcached.first_exchange(&location.server, &location.security, begin).await
     }
 
     /// Authenticates over an open stream, and checks the server.

@@ -76,6 +76,7 @@ fn refused(error: StoreError) -> Finding {
         StoreError::Denied(_) => {
             ("authentication", "check the username and password: in the URL or password_file=")
         }
+        StoreError::OtherServer(_) => ("protocol", "check the scheme, the host and the port of the URL"),
         StoreError::Config(_) => ("protocol", "use memcached 1.6.18 or later, itself, and without -C"),
         StoreError::Unavailable { .. } => ("protocol", "check that memcached runs, and see its log"),
     };

@@ -17,7 +17,7 @@ use super::packet::{
     too_long,
 };
 use super::reply::{Failure, Outcome, Reply};
-use crate::backend::net::{self, BoundedStream, Session, Socket};
+use crate::backend::net::{self, BoundedStream, Protocol, Session, Socket};
 use crate::backend::{StoreError, io_text};
 
 /// The request that carries SQL.
@@ -61,7 +61,8 @@ impl Connection {
         // The files are read before the network is used.
         let session = Session::of(location.security.tls.as_ref(), &location.address)?;
         let socket = net::connect(&location.address).await?;
-        Connection::over(socket, session, location).await
+        let begin = Connection::over(socket, session, location);
+        Protocol::MySql.first_exchange(&location.address, &location.security, begin).await
     }
 
     /// Logs in over an open socket.
@@ -74,14 +75,7 @@ impl Connection {
         location: &Location,
     ) -> Result<Connection, StoreError> {
         let first = match &mut socket {
-            Socket::Tcp(tcp) => {
-                let peer = tcp.peer_addr().ok();
-                tokio::select! {
-                    biased;
-                    first = first_packet(tcp) => first?,
-                    () = net::expects_request(peer, begins_packet) => return Err(not_mysql()),
-                }
-            }
+            Socket::Tcp(tcp) => first_packet(tcp).await?,
             Socket::Unix(unix) => first_packet(unix).await?,
         };
         if first.first() == Some(&ERROR) {
@@ -336,11 +330,6 @@ async fn first_packet(stream: &mut (impl AsyncRead + Unpin)) -> Result<Vec<u8>, 
     let mut packet = vec![0; length];
     stream.read_exact(&mut packet).await.map_err(|error| closed(&error))?;
     Ok(packet)
-}
-
-/// Returns whether a server may have sent this first: the greeting, or an error in its place.
-fn begins_packet(bytes: &[u8]) -> bool {
-    matches!(bytes, [_, _, 0, 0, Greeting::PROTOCOL | ERROR, ..]) || bytes.len() < HEADER
 }
 
 /// Returns whether this is a version of MariaDB.

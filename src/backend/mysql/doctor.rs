@@ -343,6 +343,7 @@ fn refused(error: &StoreError) -> Finding {
             "authentication",
             "check the user and password: in the URL, password_file=, MYSQL_PWD or ~/.my.cnf",
         ),
+        StoreError::OtherServer(_) => ("protocol", "check the scheme, the host and the port of the URL"),
         StoreError::Config(_) => ("protocol", "change the URL, or the configuration of the server"),
         StoreError::Unavailable { .. } => ("protocol", "check that the server runs, and see its log"),
     };

@@ -13,8 +13,6 @@ use crate::backend::StoreError;
 
 /// How long a server may leave a TLS handshake unanswered before it is suspected to be without TLS.
 const SILENCE: Duration = Duration::from_millis(300);
-/// How long a server may leave a client without its greeting before it is suspected to speak another protocol.
-const NO_GREETING: Duration = Duration::from_secs(1);
 /// How long a server has to reply to a probe.
 const PROBE: Duration = Duration::from_millis(500);
 
@@ -52,21 +50,6 @@ pub async fn with_tls(peer: SocketAddr, other_scheme: &str) -> Option<StoreError
     let first = first_byte(Some(peer), EMPTY_HELLO).await?;
     matches!(first, ALERT | HANDSHAKE)
         .then(|| StoreError::Config(format!("the server uses TLS: use {other_scheme}://")))
-}
-
-/// Resolves if a server turns out to expect a request, although its protocol begins with a greeting: it replies to one
-/// over another connection, and the reply does not begin like a greeting.
-pub async fn expects_request(peer: Option<SocketAddr>, is_greeting: fn(&[u8]) -> bool) {
-    sleep(NO_GREETING).await;
-    let mut first = Vec::new();
-    let probe = async {
-        let mut stream = TcpStream::connect(peer?).await.ok()?;
-        stream.write_all(REQUEST).await.ok()?;
-        stream.read_buf(&mut first).await.ok()
-    };
-    if timeout(PROBE, probe).await.ok().flatten().is_none_or(|count| count == 0) || is_greeting(&first) {
-        std::future::pending::<()>().await;
-    }
 }
 
 /// Returns the first byte of the reply to these bytes over a connection of their own.

@@ -96,7 +96,7 @@ fn unreachable(check: &'static str, error: &StoreError, remedy: &str) -> Finding
             "no lock can be taken: dlock run ends with 69, or keeps trying with --retry"
         }
         StoreError::Denied(_) => "no lock can be taken: dlock run ends with 77",
-        StoreError::Config(_) => "no lock can be taken: dlock run ends with 78",
+        StoreError::Config(_) | StoreError::OtherServer(_) => "no lock can be taken: dlock run ends with 78",
     };
     Finding::problem(check, error.to_string(), consequence, remedy)
 }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{Credentials, TlsSettings};
+use super::{Address, Credentials, TlsSettings};
 use crate::backend::url::{REQUIRE_VERIFIED_TLS, Url, UrlError};
 
 /// The credentials of the client, and TLS if the URL requires it.
@@ -19,6 +19,8 @@ pub struct Security {
     pub other_scheme: String,
     /// The servers that a connection was opened to.
     known_servers: Arc<Mutex<HashSet<SocketAddr>>>,
+    /// The servers, as named, with which an exchange was begun.
+    named_servers: Arc<Mutex<Vec<Address>>>,
     /// The password itself was sent to a server that has not proved its identity.
     has_exposed_password: Arc<AtomicBool>,
 }
@@ -31,6 +33,7 @@ impl Security {
             tls,
             other_scheme,
             known_servers: Arc::default(),
+            named_servers: Arc::default(),
             has_exposed_password: Arc::default(),
         }
     }
@@ -39,6 +42,17 @@ impl Security {
     /// is down for a while would get twice as many connections.
     pub(super) fn is_new(&self, server: SocketAddr) -> bool {
         self.known_servers.lock().unwrap_or_else(PoisonError::into_inner).insert(server)
+    }
+
+    /// Notes a server before the first exchange with it, and returns whether it is new. Only then it is worth finding out
+    /// whether it is of another kind, for the same reason.
+    pub fn is_stranger(&self, server: &Address) -> bool {
+        let mut known = self.named_servers.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_new = !known.contains(server);
+        if is_new {
+            known.push(server.clone());
+        }
+        is_new
     }
 
     /// Notes that the password itself is about to be sent to a server that has not proved its identity.

@@ -23,7 +23,7 @@ use super::client::Parameter;
 use super::errors;
 use super::location::Location;
 use super::meter::{BUDGET, Meter};
-use crate::backend::net::{Address, BoundedStream};
+use crate::backend::net::{Address, BoundedStream, Protocol};
 use crate::backend::{Outlook, StoreError, io_text};
 use crate::random;
 
@@ -61,7 +61,8 @@ impl Connection {
     /// # Errors
     /// It cannot be reached, is not PostgreSQL, rejects the user, or is a standby.
     pub(super) async fn open(location: &Location, address: &Address) -> Result<Connection, StoreError> {
-        Connection::over(location.reach(address, None).await?, location, address).await
+        let begin = async { Connection::over(location.reach(address, None).await?, location, address).await };
+        Protocol::Postgres.first_exchange(address, &location.security, begin).await
     }
 
     /// Logs in over an open stream.

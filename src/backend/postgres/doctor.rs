@@ -271,6 +271,7 @@ async fn examine_server(
                 "authentication",
                 "check the role and its password (in the URL, password_file=, PGPASSWORD or ~/.pgpass), and pg_hba.conf",
             ),
+            StoreError::OtherServer(_) => ("protocol", "check the scheme, the host and the port of the URL"),
             StoreError::Config(_) => ("database", "check the name of the database in the URL"),
             StoreError::Unavailable { .. } => ("server", "see the error, and the log of the server"),
         };

@@ -43,6 +43,8 @@ pub(super) struct Connection {
     /// A request may have been executed as the wrong user or in the wrong database: the handshake failed. It can be
     /// undone over this connection only.
     pub(super) misrouted: bool,
+    /// Its address, if this is the first connection to it.
+    stranger: Option<Address>,
     /// Nothing has been received from the server yet.
     no_reply_yet: bool,
     /// The server speaks RESP2 only: the request has to be sent again, over another connection.
@@ -80,6 +82,7 @@ impl Connection {
         let password = location.security.credentials.password()?;
         let stream = net::open(address, &location.security).await?;
         let mut connection = Connection::begin(location, password, stream, old_protocol);
+        connection.stranger = location.security.is_stranger(address).then(|| address.clone());
         if let Some(handshake) = &mut connection.handshake {
             handshake.verify_kind = Some(address.clone());
         }
@@ -94,10 +97,9 @@ impl Connection {
         let credentials = &location.sentinel_credentials;
         let (username, password) = (credentials.username().map(str::to_owned), credentials.password()?);
         let stream = net::open(address, &location.security).await?;
-        Ok(Connection::over(
-            stream,
-            Handshake { username, password, database: 0, hello: false, verify_kind: None },
-        ))
+        let handshake = Handshake { username, password, database: 0, hello: false, verify_kind: None };
+        let stranger = location.security.is_stranger(address).then(|| address.clone());
+        Ok(Connection { stranger, ..Connection::over(stream, handshake) })
     }
 
     /// Returns a connection over an open stream, to a server of any kind; sends nothing yet.
@@ -126,6 +128,7 @@ impl Connection {
             channel: Switch::NotTried,
             usable: true,
             misrouted: false,
+            stranger: None,
             no_reply_yet: true,
             resp2_required: false,
             role: None,

@@ -8,7 +8,7 @@ use super::errors::expired;
 use super::heartbeats::{Heartbeats, session_for};
 use super::location::Location;
 use super::message::{Reader, Request, write_connect};
-use crate::backend::net::{HEAD_START, first_server};
+use crate::backend::net::{HEAD_START, Protocol, first_server};
 use crate::backend::{Change, Location as _, StoreError};
 use crate::clock::Moment;
 use crate::random;
@@ -133,7 +133,8 @@ impl Client {
                 Some(connection) => connection,
                 None => location.open_connection(server).await?,
             };
-            begin_session(connection, location, session, last_zxid, ttl).await
+            let begin = begin_session(connection, location, session, last_zxid, ttl);
+            Protocol::ZooKeeper.first_exchange(&location.servers[server], &location.security, begin).await
         };
         match first_server(&mut self.server, location.servers.len(), HEAD_START, begin).await? {
             Some((connection, session)) => {

@@ -15,6 +15,15 @@ mod lost_replies;
 pub mod memcached;
 #[cfg(feature = "mysql")]
 pub mod mysql;
+#[cfg(all(
+    feature = "etcd",
+    feature = "memcached",
+    feature = "mysql",
+    feature = "postgres",
+    feature = "redis",
+    feature = "zookeeper"
+))]
+mod other_protocols;
 #[cfg(all(feature = "mysql", feature = "postgres", feature = "zookeeper"))]
 mod outages;
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]

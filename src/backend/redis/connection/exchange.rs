@@ -8,6 +8,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::{Connection, MAX_LONG_REPLY_SIZE, MAX_REPLY_SIZE, has_name, server_error};
+use crate::backend::net::{Protocol, first_found};
 use crate::backend::redis::errors::shortened;
 use crate::backend::redis::redirect::Asking;
 use crate::backend::{StoreError, io_text};
@@ -64,7 +65,7 @@ impl Connection {
             self.stream.refill(self.max_reply_size);
             let _ = self.value().await;
             let why = StoreError::unanswered(format!("cannot send: {}", io_text(&error)));
-            return Err(self.stream.why_ended().await.unwrap_or(why));
+            return Err(self.why_ended().await.unwrap_or(why));
         }
         let outcome = match self.reply_limit.take() {
             None => self.replies(first).await?,
@@ -200,6 +201,16 @@ impl Connection {
             _ if error.is_connection_dropped() => "the server closed the connection".to_owned(),
             _ => format!("cannot read: {}", shortened(&error.to_string())),
         };
-        Err(self.stream.why_ended().await.unwrap_or_else(|| StoreError::unanswered(why)))
+        Err(self.why_ended().await.unwrap_or_else(|| StoreError::unanswered(why)))
+    }
+
+    /// Returns why the connection is of no use, as far as that is found out over others: the client certificate was
+    /// rejected, the server uses TLS, or it is of another kind.
+    async fn why_ended(&mut self) -> Option<StoreError> {
+        let Some(stranger) = self.stranger.take().filter(|_| self.no_reply_yet) else {
+            return self.stream.why_ended().await;
+        };
+        let kind = Protocol::Redis.mismatch(&stranger);
+        first_found(vec![Box::pin(self.stream.why_ended()), Box::pin(kind)]).await
     }
 }

@@ -53,10 +53,12 @@ fn a_server_of_another_kind_is_recognised() {
     let redis = Redis::start();
     let http = Fake::answering_once(*b"HTTP/1.1 400 Bad Request\r\n\r\n");
     let mysql = Fake::saying(*b"J\0\0\0\n5.5.5-10.11.6-MariaDB\0");
-    for port in [redis.port(), http.port(), mysql.port()] {
+    for (kind, port) in [("Redis", redis.port()), ("HTTP", http.port()), ("MySQL and MariaDB", mysql.port())]
+    {
         let url = format!("memcached://127.0.0.1:{port}");
-        let message =
-            format!("x on {url}: the server does not speak the Memcached protocol; the command did not run");
+        let message = format!(
+            "x on {url}: the server speaks the protocol of {kind}, not of Memcached: check the URL; the command did not run"
+        );
         assert_refused(&url, 78, &message);
     }
 }

@@ -74,7 +74,11 @@ fn a_session_that_the_server_shortens_counts() {
 fn a_server_of_another_kind_is_recognised() {
     let http = Fake::answering_once(*b"HTTP/1.1 400 Bad Request\r\n\r\n");
     let url = format!("zookeeper://127.0.0.1:{}", http.port());
-    assert_refused(&url, 78, "the server does not speak the ZooKeeper protocol; the command did not run");
+    assert_refused(
+        &url,
+        78,
+        "the server speaks the protocol of HTTP, not of ZooKeeper: check the URL; the command did not run",
+    );
 }
 
 #[test]
