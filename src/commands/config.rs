@@ -26,12 +26,13 @@ fn text(shown: &Shown) -> String {
     }
     for (index, table) in shown.locks.iter().enumerate() {
         let is_last = index + 1 == shown.locks.len();
-        let remark = match (&shown.name, &shown.table) {
-            (Some(_), Some((pattern, source))) => {
-                format!("by [locks.{}], {}", quoted(pattern), printable(&source.to_string()))
+        let remark = match (&shown.name, shown.tables.as_slice()) {
+            (Some(_), []) => "no table matches".to_owned(),
+            (Some(_), tables) => {
+                let one = |(pattern, source): &(String, Source)| format!("{}, {source}", table_name(pattern));
+                printable(&format!("by {}", tables.iter().map(one).collect::<Vec<_>>().join("; ")))
             }
-            (Some(_), None) => "no table matches".to_owned(),
-            (None, _) if is_last => "every lock that no other table matches".to_owned(),
+            (None, _) if is_last => "every lock, where no other table that matches has the key".to_owned(),
             (None, _) => String::new(),
         };
         text.push_str(&lines(format!("[locks.{}]", quoted(&table.name)), remark, table));
@@ -43,13 +44,14 @@ fn lines(head: String, remark: String, table: &ShownTable) -> String {
     let widest = table.values.iter().map(|known| key(&known.key).chars().count()).max().unwrap_or(0);
     let mut rows = vec![(head, remark)];
     let mut unset = Vec::new();
-    for ShownValue { key: name, known, overridden } in &table.values {
+    for ShownValue { key: name, known, table: of, overridden } in &table.values {
         let Some(Sourced { value, source }) = known else {
             unset.push(name.as_str());
             continue;
         };
         let instead = overridden.as_ref().map(|source| format!(", overridden by {source}"));
-        let origin = printable(&format!("{source}{}", instead.unwrap_or_default()));
+        let of = of.as_ref().map(|pattern| format!(", {}", table_name(pattern))).unwrap_or_default();
+        let origin = printable(&format!("{source}{of}{}", instead.unwrap_or_default()));
         rows.push((format!("{:widest$} = {}", key(name), toml(value)), origin));
     }
     let width = rows.iter().map(|(line, _)| line.chars().count()).max().unwrap_or(0);
@@ -64,6 +66,11 @@ fn lines(head: String, remark: String, table: &ShownTable) -> String {
         text.push_str(&format!("# not set: {}\n", unset.join(", ")));
     }
     text
+}
+
+/// The head of the table of the locks that match a pattern.
+fn table_name(pattern: &str) -> String {
+    format!("[locks.{}]", quoted(pattern))
 }
 
 /// A key, quoted where TOML requires it.
@@ -95,7 +102,7 @@ fn object(shown: &Shown) -> Value {
         "version": 1,
         "files": shown.files,
         "name": shown.name,
-        "table": shown.table.as_ref().map(|(pattern, _)| pattern),
+        "table": shown.tables.first().map(|(pattern, _)| pattern),
         "backends": tables(&shown.backends),
         "locks": tables(&shown.locks),
     })
@@ -124,6 +131,9 @@ fn entry(shown: &ShownValue) -> Value {
         Source::File(place) => json!({ "source": "file", "file": &*place.file, "line": place.line }),
     };
     entry["value"] = value.clone();
+    if let Some(pattern) = &shown.table {
+        entry["table"] = pattern.as_str().into();
+    }
     if let Some(source) = &shown.overridden {
         entry["overridden_by"] = source.to_string().into();
     }

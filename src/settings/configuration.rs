@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::backends::{is_alias, wrong_url};
 use super::document::Document;
 use super::suggestion;
-use super::tables::{LockTable, Tables};
+use super::tables::{LockTable, Tables, ranked};
 use super::value::{of_environment, variable};
 use super::{BackendSettings, CommonArguments, Settings, Source, Sourced};
 use crate::backend::registry;
@@ -88,27 +88,12 @@ impl Configuration {
         Ok(())
     }
 
-    /// Returns the table that applies to a lock: the one with its exact name, else the one with the longest
-    /// matching pattern.
-    ///
-    /// # Errors
-    /// Two longest patterns match (78).
-    pub(super) fn table(&self, name: &LockName) -> Result<Option<&LockTable>, Failure> {
-        let rank = |table: &LockTable| match table.pattern.literal().is_some() {
-            true => usize::MAX,
-            false => table.text.chars().count(),
-        };
-        let matching = || self.tables.locks.iter().filter(|table| table.pattern.matches(name.as_str()));
-        let Some(best) = matching().map(rank).max() else { return Ok(None) };
-        let mut longest = matching().filter(|table| rank(table) == best);
-        match (longest.next(), longest.next()) {
-            (Some(one), Some(other)) => Err(Failure::config(format!(
-                "NAME '{name}': [locks.\"{}\"] ({}) and [locks.\"{}\"] ({}) match equally well: make one of them longer, or \
-                 add a table for this name",
-                one.text, one.place, other.text, other.place
-            ))),
-            (table, _) => Ok(table),
-        }
+    /// Returns the tables that match a lock, in order of rank. Each key is that of the first table that has it.
+    pub(super) fn tables_of(&self, name: &LockName) -> Vec<&LockTable> {
+        let matches = |table: &&LockTable| table.pattern.matches(name.as_str());
+        let mut tables: Vec<&LockTable> = self.tables.locks.iter().filter(matches).collect();
+        tables.sort_by_key(|table| std::cmp::Reverse(table.rank()));
+        tables
     }
 
     /// Returns the backend that was named, or the default if none was named.
@@ -177,7 +162,7 @@ impl Configuration {
         common: &CommonArguments,
         names: &[LockName],
     ) -> Result<Settings, Failure> {
-        let mut settings = self.under(above(flags, common)?, names, |table| table)?;
+        let mut settings = self.under(above(flags, common)?, names, |_| true)?;
         if settings.backend.is_none() {
             settings.backend = self.named_of(names, RUN_APART)?;
         }
@@ -186,25 +171,17 @@ impl Configuration {
     }
 
     /// Returns the settings of command line and environment over those of the files for these locks,
-    /// restricted to the `wanted` ones; without the backend, which is resolved per lock.
+    /// restricted to the `wanted` keys; without the backend, which is resolved per lock.
     pub(super) fn under(
         &self,
         above: Settings,
         names: &[LockName],
-        wanted: impl Fn(Settings) -> Settings,
+        wanted: impl Fn(&str) -> bool,
     ) -> Result<Settings, Failure> {
-        let mut tables: Vec<&LockTable> = Vec::new();
-        for name in names {
-            if let Some(table) = self.table(name)?
-                && !tables.iter().any(|known| std::ptr::eq(*known, table))
-            {
-                tables.push(table);
-            }
-        }
         let mut below = Settings::default();
-        for table in tables {
-            let said = Settings { backend: None, ..table.settings.clone() };
-            below = below.together(wanted(said), &above)?;
+        for name in names {
+            let said = Settings::ranked(&self.tables_of(name), name, |key| key != "backend" && wanted(key))?;
+            below = below.together(said, &above)?;
         }
         Ok(above.over(below))
     }
@@ -240,7 +217,7 @@ impl Configuration {
         }
     }
 
-    /// Returns the backend that the files name for these locks: that of its table for each, else the default.
+    /// Returns the backend that the files name for these locks: that of its tables for each, else the default.
     /// A lock of the same name on another store would be a different lock.
     ///
     /// # Errors
@@ -266,7 +243,7 @@ impl Configuration {
     }
 
     fn named(&self, name: &LockName) -> Result<Option<&Sourced<String>>, Failure> {
-        let own = self.table(name)?.and_then(|table| table.settings.backend.as_ref());
+        let own = ranked(&self.tables_of(name), name, "backend", |table| table.backend.as_ref())?;
         Ok(own.or(self.tables.backend.as_ref()))
     }
 

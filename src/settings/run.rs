@@ -304,15 +304,12 @@ impl OutputFiles {
     /// Resolves them separately: from the command line alone if the configuration cannot be read, or if the
     /// tables of the locks contradict each other.
     pub fn of(arguments: &RunArguments, configuration: Option<&Configuration>) -> OutputFiles {
-        let only_these = |settings: Settings| Settings {
-            report: settings.report,
-            metrics_file: settings.metrics_file,
-            ..Settings::default()
-        };
-        let above = only_these(arguments.settings.clone());
+        let Settings { report, metrics_file, .. } = arguments.settings.clone();
+        let above = Settings { report, metrics_file, ..Settings::default() };
+        let is_file = |key: &str| ["report", "metrics_file"].contains(&key);
         let names = arguments.names.iter().filter_map(|name| LockName::new(name.to_str()?).ok());
         let resolved = configuration
-            .and_then(|known| known.under(above.clone(), &names.collect::<Vec<_>>(), only_these).ok())
+            .and_then(|known| known.under(above.clone(), &names.collect::<Vec<_>>(), is_file).ok())
             .unwrap_or(above);
         OutputFiles { report: resolved.report, metrics: resolved.metrics_file }
     }

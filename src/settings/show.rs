@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::backends::{Alias, Key, PASSWORD, PASSWORD_FILE};
 use super::configuration::above;
+use super::tables::LockTable;
 use super::target::checked_name;
 use super::{CommonArguments, Configuration, Settings, Source, Sourced};
 use crate::backend::registry;
@@ -57,8 +58,8 @@ pub struct Shown {
     /// The files that were read; each overrides the ones before it.
     pub files: Vec<String>,
     pub name: Option<String>,
-    /// The pattern of the table that applies to it, and its source.
-    pub table: Option<(String, Source)>,
+    /// The patterns of the tables that match it, and their sources; the first one that has a key applies.
+    pub tables: Vec<(String, Source)>,
     /// `[backends.NAME]`
     pub backends: Vec<ShownTable>,
     /// `[locks."PATTERN"]`; the last one has every setting.
@@ -78,6 +79,8 @@ pub struct ShownValue {
     pub key: String,
     /// `None` if it is not set and there is no default.
     pub known: Option<Sourced<Value>>,
+    /// The pattern of the table of locks that it comes from.
+    pub table: Option<String>,
     /// The source that overrides it.
     pub overridden: Option<Source>,
 }
@@ -91,11 +94,11 @@ impl Shown {
         let common = &arguments.common;
         let name = arguments.name.as_deref().map(checked_name).transpose()?;
         let configuration = Configuration::read(common)?;
-        let (mut table, mut locks) = (None, Vec::new());
+        let (mut tables, mut locks) = (Vec::new(), Vec::new());
         let settings = match &name {
             Some(name) => {
-                let applies = configuration.table(name)?;
-                table = applies.map(|table| (table.text.clone(), Source::File(table.place.clone())));
+                let matching = configuration.tables_of(name).into_iter();
+                tables.extend(matching.map(|table| (table.text.clone(), Source::File(table.place.clone()))));
                 configuration.settings(Settings::default(), common, std::slice::from_ref(name))?
             }
             None => {
@@ -123,14 +126,16 @@ impl Shown {
         let grace = Some(default(terms.grace));
         let complete =
             settings.over(Settings { backend: fallback, grace, ..Settings::default() }).over_defaults();
-        locks.push(ShownTable {
-            name: name.as_ref().map_or(EVERY, |name| name.as_str()).to_owned(),
-            values: complete.values(),
-        });
+        let mut values = complete.values();
+        for shown in values.iter_mut().filter(|_| name.is_some()) {
+            shown.table = configuration.table_of(&shown.key, shown.known.as_ref());
+        }
+        let name_or_every = name.as_ref().map_or(EVERY, |name| name.as_str()).to_owned();
+        locks.push(ShownTable { name: name_or_every, values });
         Ok(Shown {
             files: configuration.files.iter().map(ToString::to_string).collect(),
             name: name.as_ref().map(ToString::to_string),
-            table,
+            tables,
             backends: backends.collect(),
             locks,
         })
@@ -155,6 +160,17 @@ impl Configuration {
         shown.collect()
     }
 
+    /// Returns the pattern of the table of locks that a value of this key comes from.
+    fn table_of(&self, key: &str, known: Option<&Sourced<Value>>) -> Option<String> {
+        let source = known.map(|known| &known.source)?;
+        let has_it = |table: &&LockTable| {
+            table.settings.shown().iter().any(|(name, value)| {
+                *name == key && value.as_ref().is_some_and(|value| value.source == *source)
+            })
+        };
+        self.tables.locks.iter().find(has_it).map(|table| table.text.clone())
+    }
+
     /// Returns the settings of the files for a lock that no table but the default one matches.
     fn of_other_locks(&self) -> Settings {
         let table = self.tables.locks.iter().find(|table| table.text == EVERY);
@@ -174,7 +190,7 @@ impl Settings {
             if let ("backend", Some(Sourced { value: Value::String(url), .. })) = (key, &mut known) {
                 *url = registry::redacted(url);
             }
-            ShownValue { key: key.to_owned(), known, overridden: None }
+            ShownValue { key: key.to_owned(), known, table: None, overridden: None }
         });
         values.collect()
     }
@@ -194,7 +210,7 @@ impl Alias {
         };
         let shown = |key: &str, value: Value, source: &Source| {
             let known = Some(Sourced { value, source: source.clone() });
-            ShownValue { key: key.to_owned(), known, overridden: None }
+            ShownValue { key: key.to_owned(), known, table: None, overridden: None }
         };
         let keys = self.keys_in_effect().into_iter().flatten();
         let keys = keys.map(|key| shown(&key.name, text(key).into(), &key.value.source));

@@ -9,6 +9,7 @@ use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use serde_json::Value;
 use toml::de::DeValue;
 
+use super::tables::{LockTable, ranked};
 use super::value::{OnLost, Setting, described, of_environment, of_flag};
 use super::{Source, Sourced};
 use crate::child::signals::StopSignal;
@@ -17,6 +18,7 @@ use crate::duration::show;
 use crate::exit::{CONTENDED, Failure};
 use crate::lease::acquire::{Patience, Wait};
 use crate::lease::validity::{LONGEST_TTL, SHORTEST_TTL, Terms};
+use crate::lock::LockName;
 
 /// Each row: the help text; the key, the type and the flag; for an option of the table the heading in the help and
 /// what else clap has to know; the environment variable; the default; the check of the value.
@@ -91,6 +93,21 @@ macro_rules! settings {
                     })),)*
                     _ => None,
                 }
+            }
+
+            /// Returns the settings of a lock in these tables, in order of rank, restricted to the keys that are `wanted`.
+            ///
+            /// # Errors
+            /// Two tables of the same rank set a key (78).
+            pub(super) fn ranked(
+                tables: &[&LockTable],
+                name: &LockName,
+                wanted: impl Fn(&str) -> bool,
+            ) -> Result<Settings, Failure> {
+                Ok(Settings { $($key: match wanted(stringify!($key)) {
+                    true => ranked(tables, name, stringify!($key), |table| table.$key.as_ref())?.cloned(),
+                    false => None,
+                }),* })
             }
 
             /// Merges the settings of two tables that both apply.

@@ -55,7 +55,7 @@ ttl                = "1m"   # c.toml:10, overridden by DLOCK_TTL
 min_hold           = "50s"  # c.toml:11
 conflict_exit_code = 0      # c.toml:12
 
-[locks."*"]                   # every lock that no other table matches
+[locks."*"]                   # every lock, where no other table that matches has the key
 backend            = "prod"   # c.toml:1
 wait               = "0s"     # default
 retry              = "0s"     # default
@@ -83,22 +83,23 @@ fn the_settings_of_one_lock_are_shown_with_their_sources() {
 [backends."v1.2"]
 url = "file:///srv"  # c.toml:8
 
-[locks."nightly-db"]             # by [locks."nightly-*"], c.toml:9
+[locks."nightly-db"]             # by [locks."nightly-*"], c.toml:9; [locks."*"], c.toml:13
 backend            = "v1.2"      # --backend
 wait               = "forever"   # DLOCK_WAIT
 retry              = "0s"        # default
-ttl                = "1m"        # c.toml:10
+ttl                = "1m"        # c.toml:10, [locks."nightly-*"]
 stop_signal        = "TERM"      # default
 grace              = "5s"        # default
 max_runtime        = "0s"        # default
-min_hold           = "50s"       # c.toml:11
+min_hold           = "50s"       # c.toml:11, [locks."nightly-*"]
 orphans            = "leave"     # default
 on_lost            = "kill"      # default
 slots              = 1           # default
-conflict_exit_code = 0           # c.toml:12
+conflict_exit_code = 0           # c.toml:12, [locks."nightly-*"]
+note               = "ours"      # c.toml:14, [locks."*"]
 quiet              = false       # default
 require_server     = false       # default
-# not set: once_per, note, report, metrics_file
+# not set: once_per, report, metrics_file
 "#;
     let arguments = ["nightly-db", "-b", "v1.2"];
     let found = shown(&Place::new(), &arguments, &[("DLOCK_WAIT", "forever"), ("DLOCK_BACKEND", "garbage")]);
@@ -113,8 +114,8 @@ require_server     = false       # default
 fn without_a_file_the_defaults_are_shown() {
     let place = Place::new();
     let found = printed(place.bare().args(["config", "show"]));
-    let head = "# no configuration file was read\n\n[locks.\"*\"]                   # every lock that no other \
-    table matches\nbackend            = \"file:\"  # default\nwait               = \"0s\"     # default\n";
+    let head = "# no configuration file was read\n\n[locks.\"*\"]                   # every lock, where no \
+    other table that matches has the key\nbackend            = \"file:\"  # default\nwait               = \"0s\"     # default\n";
     assert!(found.starts_with(head), "{found}");
     let found = printed(place.bare().args(["config", "show", "x"]));
     assert!(found.contains("[locks.\"x\"]                   # no table matches\n"), "{found}");
@@ -142,8 +143,11 @@ fn the_json_object_starts_with_its_version_and_contains_the_same() {
         ("ttl", r#"{"source":"environment","value":"20s","variable":"DLOCK_TTL"}"#),
         ("quiet", r#"{"flag":"--quiet","source":"flag","value":true}"#),
         ("wait", r#"{"source":"default","value":"0s"}"#),
-        ("note", r#"{"source":"default","value":null}"#),
-        ("conflict_exit_code", r#"{"file":"c.toml","line":12,"source":"file","value":0}"#),
+        ("report", r#"{"source":"default","value":null}"#),
+        (
+            "conflict_exit_code",
+            r#"{"file":"c.toml","line":12,"source":"file","table":"nightly-*","value":0}"#,
+        ),
     ] {
         assert_eq!(lock[key].to_string(), expected, "{key}");
     }

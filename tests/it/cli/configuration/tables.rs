@@ -80,28 +80,63 @@ fn an_exact_name_overrides_patterns_and_the_longest_pattern_the_others() {
     ] {
         assert_eq!(counts(&place, text, name, "note"), note, "{name}");
     }
-    // Only the longest applies: settings of another one do not.
-    assert_eq!(counts(&place, text, "nightly-x", "ttl"), "30s");
+    // What the longest does not set comes from the next.
+    for name in ["x", "nightly-x", "nightly-db-7", "nightly-db"] {
+        assert_eq!(counts(&place, text, name, "ttl"), "9s", "{name}");
+    }
+}
+
+/// A table for one name, added for its wait, must not take the backend of the pattern away.
+#[test]
+fn a_table_for_one_name_leaves_the_other_keys_of_a_pattern_in_effect() {
+    let place = Place::new();
+    let text = format!(
+        "backend = \"file:///nowhere\"\n[locks.\"nightly-*\"]\nbackend = \"{}\"\nnote = \"all\"\n[locks.nightly-db]\nwait = \"1s\"\n",
+        place.url()
+    );
+    let output = run(&place, &text).name("nightly-db").command(["echo", "ran"]).output();
+    assert_eq!(output.outcome(), (Exit::Code(0), "ran\n", ""));
+    assert!(place.lock_file("nightly-db").exists());
+    let shown = printed(show(&place, &text).arg("nightly-db")).replace(&place.arg("c.toml"), "FILE");
+    let line = |key: &str| {
+        let found = shown.lines().find(|line| line.starts_with(key)).unwrap_or_else(|| panic!("{shown}"));
+        found.split_once('#').unwrap().1.trim().to_owned()
+    };
+    assert_eq!(line("[locks."), "by [locks.\"nightly-db\"], FILE:5; [locks.\"nightly-*\"], FILE:2");
+    assert_eq!(line("backend"), "FILE:3, [locks.\"nightly-*\"]");
+    assert_eq!(line("wait"), "FILE:6, [locks.\"nightly-db\"]");
+    assert_eq!(line("ttl"), "default");
+    let object = printed(show(&place, &text).args(["--json", "nightly-db"]));
+    let object: serde_json::Value = serde_json::from_str(&object).unwrap();
+    assert_eq!(object["locks"]["nightly-db"]["note"]["table"], "nightly-*");
+    // The same store for every command.
+    let status = place.bare().args(["status", "--config", "c.toml", "nightly-db"]).output();
+    assert!(status.stdout.starts_with(&format!("{}\n", place.url())), "{status:?}");
 }
 
 #[test]
-fn two_equally_specific_patterns_are_refused() {
+fn two_equally_long_patterns_that_set_the_same_key_are_refused() {
     let place = Place::new();
     let text = format!(
-        "backend = \"{}\"\n[locks.\"a*\"]\nttl = \"1m\"\n[locks.\"*b\"]\nnote = \"n\"\n[locks.\"*\"]\nttl = \"2m\"\n",
+        "backend = \"{}\"\n[locks.\"a*\"]\nttl = \"1m\"\n[locks.\"*b\"]\nttl = \"1m\"\n[locks.\"?b\"]\nnote = \"n\"\n[locks.\"*\"]\nttl = \"2m\"\n",
         place.url()
     );
     let output = run(&place, &text).name("ab").command(["touch", "t"]).output();
-    let line = "NAME 'ab': [locks.\"a*\"] (FILE:2:8) and [locks.\"*b\"] (FILE:4:8) match equally well: make one of \
-                them longer, or add a table for this name";
+    let line = "FILE:3:7: ttl: NAME 'ab' matches [locks.\"a*\"] and [locks.\"*b\"] (FILE:4:8) equally well, and both set \
+                this key: make one of the patterns longer, or set ttl in a table for this name";
     assert_eq!(refused(&place, &output, 78), line);
     for name in ["ac", "cb", "c"] {
         let output = run(&place, &text).name(name).command(["echo", "ran"]).output();
         assert_eq!(output.outcome(), (Exit::Code(0), "ran\n", ""), "{name}");
     }
-    let decided = format!("{text}[locks.ab]\n");
-    let output = run(&place, &decided).name("ab").command(["echo", "ran"]).output();
-    assert_eq!(output.outcome(), (Exit::Code(0), "ran\n", ""));
+    let output = run(&place, &format!("{text}[locks.ab]\n")).name("ab").command(["touch", "t"]).output();
+    assert_eq!(refused(&place, &output, 78), line);
+    for (decided, note) in [("[locks.ab]\nttl = \"3m\"\n", "n"), ("[locks.'a[b]']\nttl = \"3m\"\n", "n")] {
+        let decided = format!("{text}{decided}");
+        let output = run(&place, &decided).name("ab").command(["echo", "ran"]).output();
+        assert_eq!(output.outcome(), (Exit::Code(0), "ran\n", ""));
+        assert_eq!(counts(&place, &decided, "ab", "note"), note);
+    }
 }
 
 #[test]

@@ -51,6 +51,7 @@ fn the_configurations_take_effect() {
             let value = sandbox.replace(value.split(" #").next().unwrap().trim_end());
             let source = format!("config.toml:{}", index + 1);
             let is_shown = |shown: &&str| {
+                let shown = shown.split(", [locks.").next().unwrap_or_default();
                 shown.starts_with(key) && shown.contains(&format!("= {value} ")) && shown.ends_with(&source)
             };
             assert!(shown.lines().any(|line| is_shown(&line)), "{}: {line}: {shown}", block.place);
