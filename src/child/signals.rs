@@ -92,6 +92,12 @@ impl StopSignal {
     pub fn number(self) -> i32 {
         self.0
     }
+
+    /// Returns the names that [`parse`](StopSignal::parse) accepts, except those of real-time signals.
+    pub fn names() -> impl Iterator<Item = String> {
+        let signals = Signal::iterator().filter_map(|signal| StopSignal::parse(signal.as_str()).ok());
+        signals.map(|signal| signal.to_string())
+    }
 }
 
 /// Its name without `SIG`.

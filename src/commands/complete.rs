@@ -34,6 +34,8 @@ enum Which {
     /// Those of which the store keeps anything: a holder, waiters or a history.
     All,
     Held,
+    /// Those with a history.
+    Recorded,
 }
 
 /// Returns the words of a completion request, if this is one.
@@ -49,11 +51,21 @@ pub fn complete(words: &[OsString]) -> Exit {
     let current = current.to_string_lossy();
     let current = current.strip_prefix('=').unwrap_or(&current);
     let before: Vec<String> = before.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-    let typed: Vec<OsString> = before.iter().map(OsString::from).collect();
-    let is_break = before.get(1).is_some_and(|command| command == "break");
-    let which = if is_break { Which::Held } else { Which::All };
+    // The options of every command may stand before the command.
+    let typed = settings::in_order(before.iter().map(OsString::from).collect());
+    let has = |option: &str| typed.iter().take_while(|word| *word != "--").any(|word| word == option);
+    let which = match typed.get(1).and_then(|command| command.to_str()) {
+        Some("break") => Which::Held,
+        Some("status") if has("--history") => Which::Recorded,
+        _ => Which::All,
+    };
     let names = || lock_names(settings::partial_common_arguments(&typed), which);
-    super::print(&text(&command_line::completion(&settings::command(), &before, current, &names)))
+    super::print(&text(&command_line::completion(
+        &settings::command_with_common_options(),
+        &before,
+        current,
+        &names,
+    )))
 }
 
 fn text(completion: &Completion) -> String {
@@ -95,10 +107,11 @@ fn names_on_backend(common: CommonArguments, which: Which) -> Option<Vec<String>
     let runtime = super::event_loop().ok()?;
     let names = runtime.block_on(async {
         let mut store = target.store.open();
-        let names = store.list().await?;
-        if which == Which::All {
-            return Ok(names);
-        }
+        let names = match which {
+            Which::All => return store.list().await,
+            Which::Recorded => return store.list_recorded().await,
+            Which::Held => store.list().await?,
+        };
         let locks = store.inspect(&names, None).await?.locks.into_iter();
         Ok::<_, StoreError>(locks.filter(|lock| !lock.holders.is_empty()).map(|lock| lock.name).collect())
     });

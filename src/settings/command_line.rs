@@ -260,9 +260,16 @@ pub fn command() -> clap::Command {
     command
 }
 
+/// Returns the same with the options of every command also before it.
+pub fn command_with_common_options() -> clap::Command {
+    let mut command = CommonArguments::augment_args(<Cli>::command());
+    command.build();
+    command
+}
+
 /// Returns the common options of a command line that is still being typed.
 pub fn partial_common_arguments(arguments: &[OsString]) -> CommonArguments {
-    let matches = <Cli>::command().ignore_errors(true).try_get_matches_from(arguments);
+    let matches = last_wins(<Cli>::command()).ignore_errors(true).try_get_matches_from(arguments);
     let mut innermost = matches.as_ref().ok();
     while let Some((_, deeper)) = innermost.and_then(clap::ArgMatches::subcommand) {
         innermost = Some(deeper);

@@ -4,6 +4,7 @@ use clap::builder::StyledStr;
 use clap::{Arg, ArgAction, Command};
 
 use crate::backend::registry;
+use crate::child::signals::StopSignal;
 use crate::commands::man;
 
 #[derive(Debug, PartialEq, Eq)]
@@ -17,6 +18,8 @@ pub(super) enum Completion {
 
 struct Typed<'a> {
     command: &'a Command,
+    /// The command comes after `help`.
+    wants_help: bool,
     /// The option whose value comes next.
     pending: Option<&'a Arg>,
     positionals: Vec<&'a str>,
@@ -54,15 +57,20 @@ pub(super) fn completion(
     if current.starts_with('-') {
         return Completion::Values(options(&typed, current, runs));
     }
-    let commands: Vec<String> = match typed.positionals.as_slice() {
-        [] => typed.command.get_subcommands().filter(|command| !command.is_hide_set()).collect(),
-        _ => Vec::new(),
+    let mut commands: Vec<String> = Vec::new();
+    let is_root = typed.command.get_name() == root.get_name();
+    if typed.positionals.is_empty() {
+        let known = typed.command.get_subcommands().filter(|command| !command.is_hide_set());
+        commands.extend(known.map(|command| candidate(command.get_name(), command.get_about())));
     }
-    .into_iter()
-    .filter(|command| command.get_name().starts_with(current))
-    .map(|command| candidate(command.get_name(), command.get_about()))
-    .collect();
-    if !commands.is_empty() {
+    if is_root && typed.positionals.is_empty() {
+        match typed.wants_help {
+            true => commands.extend(topics(typed.command)),
+            false => commands.push(format!("{HELP}\tPrint the help of a command, or the page of a topic")),
+        }
+    }
+    commands.retain(|command| command.starts_with(current));
+    if !commands.is_empty() || typed.wants_help {
         return Completion::Values(commands);
     }
     let mut found = positional(&typed, current, names);
@@ -87,11 +95,22 @@ fn positional(typed: &Typed<'_>, current: &str, names: &dyn Fn() -> Vec<String>)
     }
 }
 
+/// The word before the name of a command or topic.
+const HELP: &str = "help";
+
+/// Returns the names of the pages that are not about a command.
+fn topics(root: &Command) -> impl Iterator<Item = String> {
+    man::names()
+        .filter(|name| root.find_subcommand(name).is_none())
+        .map(|name| format!("{name}\tPage of the manual"))
+}
+
 const SEPARATOR: &str = "--\tthe command comes next";
 
 /// Parses the words before the cursor; unknown ones are skipped.
 fn read<'a>(root: &'a Command, words: &'a [String]) -> Typed<'a> {
-    let mut typed = Typed { command: root, pending: None, positionals: Vec::new(), given: Vec::new() };
+    let mut typed =
+        Typed { command: root, wants_help: false, pending: None, positionals: Vec::new(), given: Vec::new() };
     for word in words.iter().skip(1) {
         if typed.pending.take().is_some() {
             continue;
@@ -118,6 +137,8 @@ fn read<'a>(root: &'a Command, words: &'a [String]) -> Typed<'a> {
             && let Some(command) = typed.command.find_subcommand(word)
         {
             typed.command = command;
+        } else if word == HELP && typed.command.get_name() == root.get_name() {
+            typed.wants_help = true;
         } else {
             typed.positionals.push(word);
         }
@@ -194,6 +215,8 @@ fn values(
         others.map(|name| format!("{name}\tlock")).collect()
     } else if kinds.contains(&"URL") {
         registry::known().iter().map(|scheme| scheme.to_string()).collect()
+    } else if kinds.contains(&"SIG") {
+        StopSignal::names().collect()
     } else if kinds.contains(&"PAGE") {
         man::names().map(str::to_owned).collect()
     } else {

@@ -50,6 +50,22 @@ fn break_is_offered_the_locks_that_are_held() {
     }
 }
 
+/// Where the store lists only what is held or awaited, the names of the history are found all the same.
+#[test]
+fn status_history_is_offered_the_locks_with_a_history() {
+    for store in Store::each() {
+        let ended = store.run().no_name().name("ended").command(["true"]).output();
+        assert_eq!(ended.exit, Exit::Code(0), "{}", ended.stderr);
+        let _held = hold(&store, "held");
+        for words in [
+            &["dlock", "status", "--history", "-b", store.url(), "e"][..],
+            &["dlock", "-b", store.url(), "status", "--failed", "--history", "e"],
+        ] {
+            assert_eq!(ask(&store.place, words).stdout, "values\nended\tlock\n", "{words:?}");
+        }
+    }
+}
+
 /// Messages would disturb the command line.
 #[test]
 fn an_unreachable_backend_yields_no_values() {
@@ -150,6 +166,18 @@ fn every_position_on_a_line_has_its_completions() {
         ("dlock status --watch ni", &["night shift", "nightly"]),
         ("dlock status -- nightly ni", &["night shift"]),
         ("dlock status -- --his", &[]),
+        ("dlock -b file:/ ru", &["run"]),
+        ("dlock -q --backend file:/ status --wat", &["--watch"]),
+        ("dlock --log-f", &["--log-format"]),
+        ("dlock --log-format te", &["text"]),
+        ("dlock -q run --qui", &[]),
+        ("dlock hel", &["help"]),
+        ("dlock help sta", &["status"]),
+        ("dlock help red", &["redis"]),
+        ("dlock help config sh", &["show"]),
+        ("dlock run --stop-signal US", &["USR1", "USR2"]),
+        ("dlock run --stop-signal=TE", &["--stop-signal=TERM"]),
+        ("dlock run --stop-signal K", &[]),
         ("dlock completions z", &["zsh"]),
         ("dlock completions zsh ", &[]),
         ("dlock nonsense ", &[]),
