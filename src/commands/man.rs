@@ -1,7 +1,14 @@
 //! `dlock man`: prints a man page of `man/`, which `packaging/generate.sh` makes.
 
+use std::fs::File;
+use std::io::{self, Seek, Write};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use nix::sys::memfd::{MFdFlags, memfd_create};
+
 use crate::exit::{Exit, Failure};
-use crate::report::Reporter;
+use crate::report::{Form, Reporter};
 use crate::settings::ManArguments;
 
 /// Expands to the file names of man pages, each with the content of the page.
@@ -41,10 +48,11 @@ const PAGES: &[(&str, &str)] = pages! {
     "dlock-zookeeper.7"
 };
 
-/// Prints a page: that of dlock itself, or the named one.
+/// Prints a page, that of dlock itself or the named one; on a terminal, shows it as `man` does.
 pub fn man(arguments: &ManArguments) -> Exit {
     let name = arguments.page.as_deref().unwrap_or("dlock");
     match PAGES.iter().find(|(file, _)| is_named(file, name)) {
+        Some((_, text)) if Form::of_stdout().shows_pages() => show(text),
         Some((_, text)) => super::print(text),
         None => {
             let message =
@@ -52,6 +60,24 @@ pub fn man(arguments: &ManArguments) -> Exit {
             Reporter::of(&arguments.common).failure(&Failure::usage(message))
         }
     }
+}
+
+/// Becomes `man`, which formats a page and shows it in the user's pager; prints the page as it is if there is no `man`.
+fn show(text: &str) -> Exit {
+    let shown = page_as_file(text).map(|page| {
+        // Returns only if it fails.
+        Command::new("man").args(["-l", "-"]).stdin(page).exec()
+    });
+    drop(shown);
+    super::print(text)
+}
+
+/// Returns a file with this content that has no name.
+fn page_as_file(text: &str) -> io::Result<File> {
+    let mut file = File::from(memfd_create(c"dlock man", MFdFlags::MFD_CLOEXEC)?);
+    file.write_all(text.as_bytes())?;
+    file.rewind()?;
+    Ok(file)
 }
 
 /// Returns whether the file is the page `run`, `dlock-run`, `run.1` or `dlock-run.1`.

@@ -44,6 +44,11 @@ impl Form {
         Form { width: None, is_wide: true, ..self }
     }
 
+    /// Returns whether a pager can show a text: on a terminal that understands control sequences.
+    pub fn shows_pages(self) -> bool {
+        std::io::stdout().is_terminal() && !is_dumb()
+    }
+
     /// Breaks the lines of a text that are wider than the terminal, between words.
     pub fn fit(self, text: &str) -> String {
         let Some(width) = self.width else { return text.to_owned() };

@@ -7,6 +7,7 @@ use std::process::Command;
 use crate::support::dlock::BINARY;
 use crate::support::place::Place;
 use crate::support::probe::example;
+use crate::support::pty::Terminal;
 use crate::support::running::Exit;
 
 fn repository(name: &str) -> PathBuf {
@@ -107,6 +108,31 @@ fn the_pages_render_without_warnings() {
         let text = rendered(&page);
         let wide: Vec<&str> = text.lines().filter(|line| line.chars().count() > 80).collect();
         assert!(wide.is_empty(), "{name}: wider than 80 columns: {wide:#?}");
+    }
+}
+
+/// What a terminal shows of `dlock man fencing`, with these variables.
+fn on_a_terminal(place: &Place, variables: &[&str]) -> String {
+    let mut command = Command::new("env");
+    command
+        .args(["-u", "MANPAGER", "TERM=xterm", "PAGER=cat"])
+        .args(variables)
+        .args([BINARY, "man", "fencing"]);
+    let mut terminal = Terminal::start(place, command);
+    assert_eq!(terminal.wait(), Exit::Code(0));
+    terminal.screen().to_owned()
+}
+
+#[test]
+fn dlock_man_shows_the_page_on_a_terminal() {
+    let place = Place::new();
+    for pager in ["MANPAGER=cat", "PAGER=cat"] {
+        let shown = on_a_terminal(&place, &[pager]);
+        assert!(shown.contains("dlock-fencing - how") && !shown.contains(".SH"), "{pager}: {shown}");
+    }
+    for plain in ["TERM=dumb", "PATH=/nowhere"] {
+        let shown = on_a_terminal(&place, &[plain]);
+        assert!(shown.contains(".SH") && shown.contains(".TH"), "{plain}: {shown}");
     }
 }
 
