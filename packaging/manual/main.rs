@@ -23,7 +23,7 @@ struct Page {
 }
 
 /// The date of the last change of the texts.
-const DATE: &str = "2026-11-22";
+const DATE: &str = "2026-11-24";
 
 fn main() -> std::io::Result<()> {
     let directory = std::env::args_os().nth(1).expect("an argument: the directory to write to");
@@ -74,23 +74,39 @@ fn overview(root: &Command, commands: &[&Command], titles: &[String]) -> Page {
     writer.lines(usages.iter().map(String::as_str));
     let text = texts::complete(&texts::of("dlock"), &Facts { command: commands[0], titles });
     let (description, rest) = text.split_once("\n!commands\n").unwrap_or((&text, ""));
+    let (names, rest) = rest.split_once("\n!options\n").unwrap_or((rest, ""));
     writer.text(description);
     for command in commands {
         let name = format!("dlock-{}(1)", command.get_name());
         writer.term(vec![bold(name)], vec![roman(about(command))]);
     }
+    writer.text(names);
+    for argument in commands[0].get_arguments().filter(|argument| is_common(argument)) {
+        option(&mut writer, argument);
+    }
     writer.text(rest);
     Page { file: "dlock.1".into(), text: writer.finish() }
 }
 
-/// The page of a command: its text, with the options after the description, followed by the other sections of
-/// its help.
+/// The options of every command, which only the page of dlock itself describes.
+const COMMON: &[&str] =
+    &["backend", "config", "connect_timeout", "quiet", "verbose", "log_format", "help", "version"];
+
+fn is_common(argument: &Arg) -> bool {
+    COMMON.contains(&argument.get_id().as_str())
+}
+
+/// The page of a command: the examples of its help, its text, with the options after the description, and the other
+/// sections of its help.
 fn of_command(command: &Command, root: &Command, titles: &[String]) -> Page {
     let name = format!("dlock-{}", command.get_name());
     let mut writer = begin(root, &name, "1", &about(command));
     writer.section("SYNOPSIS");
     writer.lines(usage(command).iter().map(String::as_str));
     let parts = parts(command);
+    for part in &parts {
+        help(&mut writer, part, |title| title == "EXAMPLES");
+    }
     let text = texts::complete(&texts::of(command.get_name()), &Facts { command: parts[0], titles });
     let mut sections = sections_of(&text).into_iter();
     if let Some(description) = sections.next() {
@@ -101,8 +117,9 @@ fn of_command(command: &Command, root: &Command, titles: &[String]) -> Page {
             if parts.len() > 1 { format!("OPTIONS OF {}", part.get_name()) } else { "OPTIONS".into() };
         options(&mut writer, &title, part);
     }
+    let is_in_text = |title: &str| text.lines().any(|line| line.strip_prefix("# ") == Some(title));
     for part in parts {
-        help(&mut writer, part, &text);
+        help(&mut writer, part, |title| title != "EXAMPLES" && !is_in_text(title));
     }
     for section in sections {
         writer.text(section);
@@ -123,13 +140,12 @@ fn sections_of(text: &str) -> Vec<&str> {
     starts.iter().zip(ends).map(|(start, end)| &text[*start..end]).collect()
 }
 
-/// Writes the sections of a command's long help that its own text lacks.
-fn help(writer: &mut Writer, command: &Command, text: &str) {
+/// Writes the sections of a command's long help with the titles that are `wanted`.
+fn help(writer: &mut Writer, command: &Command, wanted: impl Fn(&str) -> bool) {
     let help = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
     for (title, lines) in sections_of_help(&help) {
         let title = title.to_uppercase();
-        if text.lines().any(|line| line.strip_prefix("# ") == Some(&title)) {
-            assert_ne!(title, "EXAMPLES", "examples of {} in its help and in pages/", command.get_name());
+        if !wanted(&title) {
             continue;
         }
         writer.section(&title);
@@ -197,7 +213,10 @@ fn parts(command: &Command) -> Vec<&Command> {
 
 /// The options by their headings, those without one last.
 fn options(writer: &mut Writer, title: &str, command: &Command) {
-    let shown: Vec<&Arg> = command.get_arguments().filter(|argument| !argument.is_hide_set()).collect();
+    let (common, shown): (Vec<&Arg>, Vec<&Arg>) = command
+        .get_arguments()
+        .filter(|argument| !argument.is_hide_set())
+        .partition(|argument| is_common(argument));
     let mut headings: Vec<Option<&str>> = Vec::new();
     for heading in
         shown.iter().filter(|argument| !argument.is_positional()).map(|argument| argument.get_help_heading())
@@ -212,15 +231,22 @@ fn options(writer: &mut Writer, title: &str, command: &Command) {
         option(writer, argument);
     }
     for heading in headings {
-        writer.part(heading.unwrap_or("Help"));
+        writer.part(heading.unwrap_or("Other"));
         let ours = |argument: &&&Arg| !argument.is_positional() && argument.get_help_heading() == heading;
         for argument in shown.iter().filter(ours) {
             option(writer, argument);
         }
     }
+    let mut term: Vec<Inline> = Vec::new();
+    for argument in common {
+        term.extend((!term.is_empty()).then(|| roman(", ")));
+        term.extend(names(argument));
+    }
+    writer.term(term, vec![roman("Options of every command, see "), bold("dlock"), roman("(1).")]);
 }
 
-fn option(writer: &mut Writer, argument: &Arg) {
+/// The names of an option, separated by commas.
+fn names(argument: &Arg) -> Vec<Inline> {
     let mut term: Vec<Inline> = Vec::new();
     let shorts = argument.get_short_and_visible_aliases().unwrap_or_default();
     let longs = argument.get_long_and_visible_aliases().unwrap_or_default();
@@ -232,6 +258,11 @@ fn option(writer: &mut Writer, argument: &Arg) {
         }
         term.push(bold(name));
     }
+    term
+}
+
+fn option(writer: &mut Writer, argument: &Arg) {
+    let mut term = names(argument);
     let takes_value = argument.get_num_args().is_some_and(|number| number.takes_values());
     if takes_value {
         let name = italic(argument.get_value_names().unwrap_or_default().join(" "));

@@ -103,6 +103,8 @@ const VARIABLES: &[Sentence] = &[
     ("BUILDKITE_BUILD_URL", "The same for Buildkite.", None),
     ("BUILD_URL", "The same for Jenkins.", None),
     ("NO_COLOR", "If set, output is not coloured.", None),
+    ("TERM", "With `dumb`, nothing is coloured or redrawn in place.", None),
+    ("TZ", "The time zone of the times that are shown.", None),
     (
         "HOME",
         "Contains the locks of `file:` for every user but root. If it is not set, the user database is read.",

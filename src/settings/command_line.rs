@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
+use clap::builder::Resettable;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
@@ -140,7 +141,11 @@ pub fn parse(arguments: &[OsString]) -> Result<Request, Failure> {
         let is_run = arguments.get(1).is_some_and(|word| word == "run");
         let known = if is_run { Cli::<RunCommand>::command() } else { <Cli>::command() };
         // `--version` prints the version of dlock for every subcommand.
-        let known = known.mut_subcommands(|command| last_wins(command.display_name("dlock")));
+        let is_long = own.iter().any(|argument| argument == "--help");
+        let known = known.mut_subcommands(|command| {
+            let command = last_wins(command.display_name("dlock"));
+            if is_long { with_short_options(command) } else { command }
+        });
         known.try_get_matches_from(arguments).and_then(|matches| <Cli>::from_arg_matches(&matches))
     };
     match parse(own) {
@@ -194,6 +199,18 @@ fn last_wins(command: clap::Command) -> clap::Command {
         _ => argument,
     });
     command.mut_subcommands(last_wins)
+}
+
+/// Describes each option in the long help as in the short one: on as few lines as possible.
+fn with_short_options(command: clap::Command) -> clap::Command {
+    let text = command.get_after_long_help().or(command.get_after_help()).cloned().unwrap_or_default();
+    let command = command.after_help(text).after_long_help(Resettable::Reset);
+    // Their help would be a list below the option; the text of the option names them.
+    let command = command.mut_args(|argument| match argument.get_action() {
+        ArgAction::Set if !argument.is_positional() => argument.hide_possible_values(true),
+        _ => argument,
+    });
+    command.mut_subcommands(with_short_options)
 }
 
 /// Whether the first word is a command.

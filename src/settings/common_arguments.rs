@@ -15,15 +15,15 @@ use crate::exit::Failure;
 /// Options of every command.
 #[derive(Clone, Debug, Default, Args)]
 pub struct CommonArguments {
-    /// Where the lock lives: file:, file:///dir, redis://host:port/db, rediss://..., or a name from the configuration
+    /// Where the lock lives: a URL such as file: or redis://host/db (see dlock man backends), or an alias
     #[arg(short, long, value_name = "URL|ALIAS", help_heading = "Store")]
     pub backend: Option<OsString>,
 
-    /// Read this configuration file instead of /etc/dlock/config.toml and ~/.config/dlock/config.toml
+    /// Read this configuration file instead of those of the host and the user
     #[arg(long, value_name = "FILE", help_heading = "Store")]
     pub config: Option<PathBuf>,
 
-    /// Time limit for one attempt to reach the store [default: 5s]
+    /// Time limit of an attempt to connect [default: 5s]
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = checked(duration::parse), help_heading = "Store")]
     pub connect_timeout: Option<Duration>,
 
@@ -35,7 +35,7 @@ pub struct CommonArguments {
     #[arg(short, long, action = ArgAction::Count, help_heading = "Output")]
     pub verbose: u8,
 
-    /// Format of messages on standard error [default: text]
+    /// Format of messages: text, or json (an object per line) [default: text]
     #[arg(long, value_name = "FORMAT", help_heading = "Output")]
     pub log_format: Option<LogFormat>,
 }

@@ -34,7 +34,7 @@ pub struct RunArguments {
     #[arg(short, long, help_heading = "Lock")]
     pub shared: bool,
 
-    /// Give up at once when another client holds the lock (the default)
+    /// Do not wait for the lock (the default)
     #[arg(short, long, visible_aliases = ["nb", "nonblock"], help_heading = "Lock")]
     pub no_wait: bool,
 

@@ -163,40 +163,40 @@ macro_rules! settings {
 settings! {
     /// The alias or the URL of the backend
     backend: String, "--backend", variable("DLOCK_BACKEND");
-    /// Wait up to this long for the lock, or forever
+    /// Wait up to this long, or forever
     wait: Wait, "--wait", option("Lock", short('w'), visible_alias("timeout")), variable("DLOCK_WAIT"),
         default(Wait::No);
-    /// Keep trying a store that cannot be reached, also with --no-wait
+    /// Try for this long to reach a store that is down, also with --no-wait
     retry: Duration, "--retry", option("Lock"), default(Duration::ZERO);
-    /// Length of the lease: how long a crashed host blocks the others
+    /// Lease: how long a crashed host blocks the others
     ttl: Duration, "--ttl", option("Lock"), variable("DLOCK_TTL"), default(DEFAULT_TTL), check(check_ttl);
-    /// Signal that is sent first when the command must be stopped; SIGKILL follows after the grace
+    /// Signal that stops the command; SIGKILL follows after the grace
     stop_signal: StopSignal, "--stop-signal", option("Command"), default(StopSignal::TERM);
-    /// Time between the stop signal and SIGKILL when the command must be stopped [default: a fifth of the ttl, at most 5s]
+    /// Time from that signal to SIGKILL [default: ttl/5, at most 5s]
     grace: Duration, "--grace", option("Command");
-    /// Stop the command after this long and exit 124; 0 means never
+    /// Stop the command after this long and exit 124; 0: never
     max_runtime: Duration, "--max-runtime", option("Command"), default(Duration::ZERO);
-    /// Keep the lock at least this long, even if the command ends sooner; at most 24h
+    /// Keep the lock at least this long, up to 24h, whenever the command ends
     min_hold: Duration, "--min-hold", option("Lock"), default(Duration::ZERO), check(check_min_hold);
-    /// Do nothing if a run with this option that began less than this long ago has succeeded
+    /// Skip the command if a run with this option that began less than this long ago succeeded
     once_per: Duration, "--once-per", option("Lock"), check(check_once_per);
-    /// What to do with background processes left when the command has ended by itself
+    /// Leave background processes of the command running, wait for them, or kill them
     orphans: Orphans, "--orphans", option("Command"), default(Orphans::Leave);
-    /// What to do when the lock is lost: stop the command, or warn and let it go on
+    /// When the lock is lost: kill the command and exit 76, or warn and let it run
     on_lost: OnLost, "--on-lost", option("Command"), default(OnLost::Kill);
-    /// A semaphore: share the lock with others, at most N at a time
+    /// Let up to N runs hold the lock at a time
     slots: u32, "--slots", option("Lock"), default(1);
-    /// Exit with this status when another client holds the lock
+    /// Exit status when another client holds the lock
     conflict_exit_code: u8, "--conflict-exit-code", option("Output", short('E')), default(CONTENDED);
-    /// Text shown by dlock status while the lock is held or awaited
+    /// Text that dlock status shows while the lock is held or awaited
     note: String, "--note", option("Lock"), check(|note: &String| check_note(note));
     /// Suppress contention messages, notices and warnings
     quiet: bool, "--quiet", default(false);
     /// Reject a lock that would be for this host only
     require_server: bool, "--require-server", option("Lock"), default(false);
-    /// Write the outcome to this file, as JSON; - is standard error
+    /// Write the outcome as JSON to this file; - is standard error
     report: PathBuf, "--report", option("Output");
-    /// Add the outcome to this file for node_exporter's textfile collector
+    /// Count the outcome in this file, for the textfile collector of node_exporter
     metrics_file: PathBuf, "--metrics-file", option("Output");
 }
 

@@ -99,3 +99,27 @@ fn both_lines_of_a_row_give_up_while_flock_holds_the_file() {
         drop(held);
     }
 }
+
+#[test]
+fn the_line_for_etcdctl_lock_excludes_etcdctl() {
+    let sandbox = Sandbox::new();
+    sandbox.place.write("go", "");
+    let row =
+        rows().into_iter().find(|row| row.before.starts_with("etcdctl lock ")).expect("a row of etcdctl");
+    let url = sandbox.replace("etcd://etcd-1,etcd-2,etcd-3");
+    let endpoints = url.strip_prefix("etcd://").expect("a URL without options");
+    let mut holder = Command::new("etcdctl");
+    holder.env("ETCDCTL_API", "3").args(["--endpoints", endpoints, "lock", "nightly"]).stdout(Stdio::piped());
+    let mut holder = holder.spawn().expect("etcdctl can be started, package etcd-client");
+    // It prints its key when it has the lock.
+    let mut key = [0; 8];
+    std::io::Read::read_exact(holder.stdout.as_mut().unwrap(), &mut key).expect("etcdctl gets the lock");
+    assert_eq!(&key, b"nightly/");
+    let status = sandbox.run(&row.now.replace("-w forever", "-n")).status.code();
+    assert_eq!((status, sandbox.take_ran()), (Some(75), String::new()), "{}", row.now);
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(holder.id() as i32), nix::sys::signal::SIGTERM)
+        .unwrap();
+    let output = sandbox.run(&row.now);
+    assert_eq!((output.status.code(), sandbox.take_ran()), (Some(0), scripts_of(&row.now)), "{output:?}");
+    holder.wait().unwrap();
+}

@@ -111,6 +111,36 @@ fn the_pages_render_without_warnings() {
     }
 }
 
+#[test]
+fn every_page_begins_with_three_examples() {
+    let (_place, directory) = written();
+    for name in files(&directory).keys() {
+        // It consists of examples.
+        if name == "dlock-migration.7" {
+            continue;
+        }
+        let page = rendered(&directory.join(name));
+        let is_title =
+            |line: &&str| line.starts_with(|first: char| first.is_ascii_uppercase()) && !line.contains('(');
+        let titles: Vec<&str> = page.lines().filter(is_title).collect();
+        let before = if name.ends_with(".1") { &["NAME", "SYNOPSIS"][..] } else { &["NAME"] };
+        assert!(titles.starts_with(&[before, &["EXAMPLES"]].concat()), "{name}: {titles:?}");
+        let examples = page.split_once("\nEXAMPLES\n").unwrap().1.split("\nDESCRIPTION\n").next().unwrap();
+        assert!(examples.matches("dlock").count() >= 3, "{name}: {examples}");
+    }
+}
+
+/// What repeats is described once.
+#[test]
+fn only_the_page_of_dlock_describes_the_options_of_every_command() {
+    let (_place, directory) = written();
+    for name in files(&directory).keys().filter(|name| name.ends_with(".1")) {
+        let page = rendered(&directory.join(name));
+        let is_described = page.lines().any(|line| line.trim_start().starts_with("-b, --backend URL"));
+        assert_eq!(is_described, name == "dlock.1", "{name}");
+    }
+}
+
 /// What a terminal shows of `dlock man fencing`, with these variables.
 fn on_a_terminal(place: &Place, variables: &[&str]) -> String {
     let mut command = Command::new("env");
@@ -136,11 +166,18 @@ fn dlock_man_shows_the_page_on_a_terminal() {
     }
 }
 
+/// A reader does not scroll through four screens.
+#[test]
+fn the_help_of_run_has_at_most_120_lines() {
+    let help = Place::new().bare().args(["run", "--help"]).output().stdout;
+    assert!(help.lines().count() <= 120, "{} lines:\n{help}", help.lines().count());
+}
+
 /// The words before the two columns of a help text that start with a dash.
 fn options_in(help: &str) -> Vec<&str> {
     let lines = help.lines().filter(|line| line.trim_start().starts_with('-'));
     let words = lines.flat_map(|line| line.split([' ', ',', '[', ']']));
-    let words = words.map(|word| word.trim_end_matches('.'));
+    let words = words.map(|word| word.trim_end_matches(['.', ':']));
     words.filter(|word| word.starts_with('-') && word.len() > 1 && *word != "--").collect()
 }
 
