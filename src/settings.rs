@@ -9,6 +9,7 @@ mod command_line;
 mod common_arguments;
 mod configuration;
 mod document;
+mod rejected;
 mod run;
 mod show;
 mod source;
@@ -25,10 +26,11 @@ pub use self::backends::{BackendSettings, Warning};
 pub use self::break_lock::{BreakArguments, BreakPlan};
 pub use self::command_line::{
     Command, CompletionsArguments, DoctorArguments, ManArguments, Request, ShellArgument, command,
-    command_with_common_options, file_of, format_of, parse, partial_common_arguments,
+    command_with_common_options, parse, partial_common_arguments,
 };
 pub use self::common_arguments::{CommonArguments, LogFormat};
 pub use self::configuration::Configuration;
+pub use self::rejected::{file_of, format_of};
 pub use self::run::{OutputFiles, RunArguments, RunPlan, known, program_failure};
 pub use self::show::{ConfigArguments, ConfigCommand, Shown, ShownTable, ShownValue};
 pub use self::source::{Source, Sourced};

@@ -1,0 +1,112 @@
+//! A command line that is not valid: what is wrong with it, and what can be read of it nevertheless.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+use super::LogFormat;
+
+/// Returns the argument that clap rejects.
+pub(super) fn argument_of(error: &clap::Error) -> Option<&str> {
+    match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(text)) => Some(text),
+        _ => None,
+    }
+}
+
+/// Returns the message format requested by a command line that may not be valid.
+pub fn format_of(arguments: &[OsString]) -> LogFormat {
+    let own = arguments.iter().take_while(|argument| *argument != "--");
+    let words: Vec<&str> = own.filter_map(|argument| argument.to_str()).collect();
+    let json =
+        words.contains(&"--log-format=json") || words.windows(2).any(|pair| pair == ["--log-format", "json"]);
+    if json { LogFormat::Json } else { LogFormat::Text }
+}
+
+/// Returns the file of `--report` or `--metrics-file` in a command line that may not be valid.
+pub fn file_of(option: &str, arguments: &[OsString]) -> Option<PathBuf> {
+    if arguments.get(1).is_none_or(|subcommand| subcommand != "run") {
+        return None;
+    }
+    let own: Vec<&OsString> = arguments.iter().skip(2).take_while(|argument| *argument != "--").collect();
+    let found = own.iter().enumerate().rev().find_map(|(at, argument)| {
+        match argument.as_bytes().strip_prefix(option.as_bytes())? {
+            [] => own.get(at + 1).map(|value| value.as_os_str()),
+            [b'=', value @ ..] => Some(OsStr::from_bytes(value)),
+            _ => None,
+        }
+    });
+    found.filter(|value| !value.is_empty()).map(PathBuf::from)
+}
+
+/// Formats clap's error as one line: what is wrong, and what may have been meant.
+pub(super) fn one_line(error: &clap::Error, arguments: &[OsString]) -> String {
+    if error.kind() == ErrorKind::InvalidUtf8 {
+        return not_text(arguments);
+    }
+    let is_config = arguments.get(1).is_some_and(|argument| argument == "config");
+    // The options of `dlock config show` come after both words.
+    let is_before_show =
+        is_config && arguments.get(2).is_some_and(|argument| argument.as_bytes().starts_with(b"-"));
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+        || error.kind() == ErrorKind::MissingSubcommand
+        || (error.kind() == ErrorKind::UnknownArgument && is_before_show)
+    {
+        return match is_config {
+            true => "no subcommand: try dlock config show".into(),
+            false => "no subcommand: try dlock run nightly -- ./backup.sh, or dlock --help".into(),
+        };
+    }
+    let context = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.as_str()),
+        _ => None,
+    };
+    let is_value = matches!(error.kind(), ErrorKind::InvalidValue | ErrorKind::ValueValidation);
+    let mut line = match (context(ContextKind::InvalidValue), context(ContextKind::InvalidArg)) {
+        // The value unchanged, including line breaks: it is escaped when it is printed.
+        (Some(value), Some(argument)) if is_value && !value.is_empty() => {
+            let why =
+                std::error::Error::source(error).map(|source| format!(": {source}")).unwrap_or_default();
+            format!("invalid value '{value}' for '{argument}'{why}")
+        }
+        _ => {
+            let text = error.render().to_string();
+            let first = text.lines().next().unwrap_or_default();
+            first.strip_prefix("error: ").unwrap_or(first).to_owned()
+        }
+    };
+    let choices = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => text.clone(),
+        Some(ContextValue::Strings(texts)) => texts.join(", "),
+        _ => String::new(),
+    };
+    for (kind, intro) in [
+        (ContextKind::ValidValue, "; possible: "),
+        (ContextKind::SuggestedArg, "; did you mean "),
+        (ContextKind::SuggestedSubcommand, "; did you mean "),
+    ] {
+        let choices = choices(kind);
+        if !choices.is_empty() {
+            line.push_str(intro);
+            line.push_str(&choices);
+        }
+    }
+    line
+}
+
+/// Names the first argument that is not UTF-8, with its option.
+fn not_text(arguments: &[OsString]) -> String {
+    let mut before = "";
+    for argument in arguments {
+        let Some(text) = argument.to_str() else {
+            let shown = argument.to_string_lossy();
+            let option = shown.split_once('=').map_or(before, |(option, _)| option);
+            let option = if option.starts_with('-') { format!("{option}: ") } else { String::new() };
+            return format!("{option}'{shown}' is not valid UTF-8");
+        };
+        before = text;
+    }
+    "an argument is not valid UTF-8".into()
+}
