@@ -49,6 +49,7 @@ pub fn of_this_process(command: String, note: Option<String>) -> Identity {
         pid_ns: pid_namespace(),
         url: job_url(),
         unattended: false,
+        next_lock: None,
     }
 }
 

@@ -1,6 +1,7 @@
 //! The values of locking: names, tokens, modes, claims, grants. No I/O.
 
 pub mod record;
+mod sequence;
 mod state;
 mod success;
 
@@ -12,12 +13,13 @@ use serde::{Deserialize, Serialize};
 use crate::{random, secret};
 
 pub use self::record::{NotedRecord, Record};
+pub use self::sequence::{Known, Queues, mark_waiting, unread};
 pub use self::state::{Holder, LockState, Phase, Revocation, Unknown, Waiter};
 pub use self::success::{Due, NotDue, Success, UnknownFormat};
 
 /// The name of a lock: 1 to 200 bytes of UTF-8 without control characters, not `.` or `..`. Compared as bytes: two
 /// names that look alike (NFC and NFD) are two locks.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockName(String);
 
 /// What is wrong with a name.
@@ -152,6 +154,17 @@ pub struct Identity {
     /// The hold belongs to no process: it was taken by `dlock acquire` for the bearer of the token.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unattended: bool,
+    /// The lock that the run takes after this one; its command runs when it has the last.
+    #[serde(default, deserialize_with = "secret::optional_text", skip_serializing_if = "Option::is_none")]
+    pub next_lock: Option<String>,
+}
+
+impl Identity {
+    /// Returns whether both were stated by the same run, perhaps about two of its locks.
+    pub fn is_same_run(&self, other: &Identity) -> bool {
+        let run = |identity: &Identity| Identity { next_lock: None, ..identity.clone() };
+        run(self) == run(other)
+    }
 }
 
 fn is_zero(number: &u64) -> bool {

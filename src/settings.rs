@@ -31,7 +31,7 @@ pub use self::command_line::{
 pub use self::common_arguments::{CommonArguments, LogFormat};
 pub use self::configuration::Configuration;
 pub use self::rejected::{file_of, format_of};
-pub use self::run::{OutputFiles, RunArguments, RunPlan, known, program_failure};
+pub use self::run::{MOST_NAMES, OutputFiles, RunArguments, RunPlan, known, program_failure};
 pub use self::show::{ConfigArguments, ConfigCommand, Shown, ShownTable, ShownValue};
 pub use self::source::{Source, Sourced};
 pub use self::status::{StatusArguments, StatusPlan};

@@ -17,7 +17,7 @@ use crate::exit::{Exit, Failure};
 use crate::identity;
 use crate::lease::acquire::NotGranted;
 use crate::lease::acquire_all::{HeldLock, Lock};
-use crate::lock::{Claim, LockName, Token};
+use crate::lock::{Claim, Identity, LockName, Token};
 use crate::outer::OuterHolds;
 use crate::report::{Files, Reporter, RunReport, Started, undated};
 use crate::settings::{self, Configuration, OutputFiles, RunArguments, RunPlan};
@@ -183,12 +183,13 @@ impl Run<'_> {
     fn locks(&self, outer: &OuterHolds) -> Vec<Lock> {
         let plan = self.plan;
         let identity = identity::of_this_process(plan.program.file_name(), plan.settings.note());
-        let lock = |name: &LockName| {
+        let lock = |(index, name): (usize, &LockName)| {
+            let next_lock = plan.names.get(index + 1).map(|next| next.as_str().to_owned());
             let once_per = plan.settings.once_per.as_ref().map(|known| known.value);
             let claim = Claim {
                 mode: plan.mode,
                 min_hold: plan.settings.min_hold(),
-                identity: identity.clone(),
+                identity: Identity { next_lock, ..identity.clone() },
                 // Inside a hold the last success would not be looked for.
                 outer: if once_per.is_some() { Vec::new() } else { outer.tokens() },
                 once_per,
@@ -197,6 +198,6 @@ impl Run<'_> {
             };
             Lock::new(claim, plan.target.store.open())
         };
-        plan.names.iter().map(lock).collect()
+        plan.names.iter().enumerate().map(lock).collect()
     }
 }

@@ -6,11 +6,12 @@ use std::time::Duration;
 use super::{LOCKS_AT_A_TIME, execute, notices_about, print_to_reader, within};
 use crate::backend::StoreError;
 use crate::backend::admin::{Inspection, LockAdmin};
+use crate::backend::location::Demand;
 use crate::exit::{Exit, Failure, FailureKind};
-use crate::lock::{LockName, NotedRecord};
+use crate::lock::{Known, LockName, LockState, NotedRecord, Queues, mark_waiting, unread};
 use crate::report::status::{Screen, began, history_text, status_text};
 use crate::report::{Form, Reporter, is_dumb, json, store_error};
-use crate::settings::{StatusArguments, StatusPlan};
+use crate::settings::{MOST_NAMES, StatusArguments, StatusPlan};
 
 pub fn status(arguments: &StatusArguments) -> Exit {
     let reporter = Reporter::of(&arguments.common);
@@ -132,7 +133,33 @@ async fn look(plan: &StatusPlan<'_>, store: &mut dyn LockAdmin) -> Result<Inspec
         let is_used = !lock.holders.is_empty() || !lock.waiters.is_empty() || lock.unknown.is_some();
         plan.names.contains(&lock.name) || is_used
     });
+    note_waiting(plan, store, &mut seen.locks).await;
     Ok(seen)
+}
+
+/// Notes which holders wait for another lock, as far as the states of the locks that they take after those shown can be
+/// read.
+async fn note_waiting(plan: &StatusPlan<'_>, store: &mut dyn LockAdmin, locks: &mut [LockState]) {
+    if locks.iter().flat_map(|lock| &lock.holders).all(|holder| !holder.has_next_lock()) {
+        return;
+    }
+    let queues = match plan.target.store.refuses(Demand::List) {
+        None => Queues::Shown,
+        Some(_) => Queues::Hidden,
+    };
+    let by_name = |lock: LockState| (lock.name.clone(), lock);
+    let mut known: Known = locks.iter().cloned().map(by_name).collect();
+    for _ in 1..MOST_NAMES {
+        let unread: Vec<LockName> = unread(locks, &known, queues).into_iter().take(LOCKS_AT_A_TIME).collect();
+        if unread.is_empty() {
+            break;
+        }
+        match within(plan.target.connect_timeout, store.inspect(&unread, None)).await {
+            Ok(part) => known.extend(part.locks.into_iter().map(by_name)),
+            Err(_) => break,
+        }
+    }
+    mark_waiting(locks, &known, queues);
 }
 
 async fn names(plan: &StatusPlan<'_>, store: &mut dyn LockAdmin) -> Result<Vec<LockName>, StoreError> {

@@ -10,6 +10,8 @@ use crate::secret;
 /// The state of a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
+    /// Its run waits for another of its locks; no command runs yet.
+    Waiting,
     /// Its command runs.
     Running,
     /// Its command has ended, and the lock is kept by `--min-hold`.
@@ -26,6 +28,7 @@ impl Phase {
     /// Returns the phase's name, as displayed.
     pub fn as_str(self) -> &'static str {
         match self {
+            Phase::Waiting => "waiting",
             Phase::Running => "running",
             Phase::MinHold => "min_hold",
             Phase::Token => "token",
@@ -58,6 +61,8 @@ pub struct Holder {
     pub immortal: bool,
     /// The request to give the lock up, if there is one.
     pub revoked: Option<Revocation>,
+    /// The lock that its run waits for, if [that was looked for](super::mark_waiting).
+    pub waits_for: Option<LockName>,
     /// The hold belongs to the token of the request.
     pub ours: bool,
     /// Identifies a hold without a fencing token, such as that of a foreign client, whose value must not be shown: as long
@@ -73,6 +78,11 @@ impl Holder {
         self.remaining = self.remaining.map(|rest| rest.saturating_sub(time));
     }
 
+    /// Returns whether its run takes another lock after this one.
+    pub fn has_next_lock(&self) -> bool {
+        self.identity.as_ref().is_some_and(|identity| identity.next_lock.is_some())
+    }
+
     /// Returns the state of the hold.
     pub fn phase(&self) -> Phase {
         match &self.identity {
@@ -80,6 +90,7 @@ impl Holder {
             Some(_) if self.ended.is_some() => Phase::MinHold,
             Some(_) if self.revoked.is_some() => Phase::Revoking,
             Some(identity) if identity.unattended => Phase::Token,
+            Some(_) if self.waits_for.is_some() => Phase::Waiting,
             Some(_) => Phase::Running,
         }
     }

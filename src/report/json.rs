@@ -63,6 +63,7 @@ pub(super) fn holder(holder: &Holder, now: Duration) -> Value {
         "immortal": holder.immortal,
         "fencing_token": holder.fencing,
         "foreign": holder.identity.is_none(),
+        "waits_for": holder.waits_for.as_ref().map(LockName::as_str),
     });
     merged([identity(holder.identity.as_ref()), rest])
 }

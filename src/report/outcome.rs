@@ -206,6 +206,7 @@ impl RunReport {
             start: 0,
             boot: String::new(),
             pid_ns: 0,
+            next_lock: None,
             note: identity.note.as_deref().map(short),
             // A truncated URL is useless.
             url: identity.url.clone().filter(|url| url.len() <= LONGEST_URL),

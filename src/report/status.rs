@@ -71,6 +71,9 @@ fn state(mode: Option<Mode>, holder: &Holder) -> (String, Colour) {
     };
     match holder.phase() {
         Phase::Running => (held, Colour::Yellow),
+        // What it waits for has to fit beside it.
+        Phase::Waiting if mode == Some(Mode::Exclusive) => ("waiting".to_owned(), Colour::Cyan),
+        Phase::Waiting => (format!("{held}, waiting"), Colour::Cyan),
         Phase::Unknown if holder.immortal => (format!("{held}, immortal"), Colour::Red),
         Phase::Unknown => (format!("{held}, foreign"), Colour::Yellow),
         Phase::Revoking => (format!("{held}, revoking"), Colour::Red),
@@ -104,6 +107,7 @@ fn remarks(holder: &Holder) -> String {
         remarks.push(format!("ended {} ago", show_distance(ended)));
     }
     remarks.extend(holder.revoked.as_ref().map(broken_by));
+    remarks.extend(holder.waits_for.as_ref().map(|lock| format!("waiting for {lock}")));
     remarks.extend(holder.identity.iter().flat_map(note_and_job));
     remarks.join("; ")
 }

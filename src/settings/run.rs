@@ -22,7 +22,7 @@ use crate::outer::OuterHolds;
     after_long_help = include_str!("help/run.txt")
 )]
 pub struct RunArguments {
-    /// Names of the locks, taken all or none
+    /// Names of the locks, taken one after another in a fixed order
     #[arg(value_name = "NAME", num_args = 0.., hide = true)]
     pub names: Vec<OsString>,
 
@@ -104,7 +104,7 @@ impl RunArguments {
 }
 
 /// The maximum number of locks: each uses several descriptors, and a process may have about a thousand.
-const MOST_NAMES: usize = 64;
+pub const MOST_NAMES: usize = 64;
 
 impl RunPlan {
     /// Checks all arguments and finds the command.

@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 /// The only holder, of which only the rest of its lease is known.
 fn stranger(expires: &str, immortal: bool) -> String {
     format!(
-        r#"[{{"host":null,"pid":null,"user":null,"command":null,"note":null,"url":null,"phase":"unknown","slot":null,"acquired_at":null,"expires_in_ms":{expires},"immortal":{immortal},"fencing_token":null,"foreign":true}}]"#
+        r#"[{{"host":null,"pid":null,"user":null,"command":null,"note":null,"url":null,"phase":"unknown","slot":null,"acquired_at":null,"expires_in_ms":{expires},"immortal":{immortal},"fencing_token":null,"foreign":true,"waits_for":null}}]"#
     )
 }
 

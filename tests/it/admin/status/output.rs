@@ -25,7 +25,7 @@ fn a_holder_and_a_waiter_are_shown_completely() {
         let (host, user) = (host(), user());
         let (acquired, expires) = (&holder["acquired_at"], &holder["expires_in_ms"]);
         let holder = format!(
-            r#"{{"host":"{host}","pid":{},"user":"{user}","command":"sh","note":"a \"note\"","url":"https://ci.example/1","phase":"running","slot":null,"acquired_at":{acquired},"expires_in_ms":{expires},"immortal":false,"fencing_token":{},"foreign":false}}"#,
+            r#"{{"host":"{host}","pid":{},"user":"{user}","command":"sh","note":"a \"note\"","url":"https://ci.example/1","phase":"running","slot":null,"acquired_at":{acquired},"expires_in_ms":{expires},"immortal":false,"fencing_token":{},"foreign":false,"waits_for":null}}"#,
             run.pid(),
             fencing(&run),
         );

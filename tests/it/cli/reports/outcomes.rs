@@ -21,7 +21,7 @@ fn seen(holder: &Running, store: &Store) -> String {
     format!(
         "{{\"host\":HOST,\"pid\":{},\"user\":USER,\"command\":\"sh\",\"note\":\"a \\\"note\\\"\",\"url\":null,\
          \"phase\":\"running\",\"slot\":null,\"acquired_at\":TIME,\"expires_in_ms\":{expires},\"immortal\":false,\
-         \"fencing_token\":N,\"foreign\":false}}",
+         \"fencing_token\":N,\"foreign\":false,\"waits_for\":null}}",
         holder.pid()
     )
 }

@@ -104,7 +104,7 @@ fn a_holder_other_than_dlock_is_reported_as_foreign() {
         format!(
             "{{\"host\":null,\"pid\":null,\"user\":null,\"command\":null,\"note\":null,\"url\":null,\
              \"phase\":\"unknown\",\"slot\":null,\"acquired_at\":null,\"expires_in_ms\":{expires},\
-             \"immortal\":{immortal},\"fencing_token\":null,\"foreign\":true}}"
+             \"immortal\":{immortal},\"fencing_token\":null,\"foreign\":true,\"waits_for\":null}}"
         )
     };
     for (set, holder) in [

@@ -176,6 +176,7 @@ super::topics! { MemcachedRig::new;
         losing_one_lock_loses_all
         removing_one_lock_loses_all
         held_locks_are_renewed_while_the_next_is_waited_for
+        a_holder_that_waits_for_its_next_lock_is_shown_as_waiting
     }
     nesting {
         the_last_inner_hold_decides

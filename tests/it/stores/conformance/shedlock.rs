@@ -179,6 +179,7 @@ macro_rules! shedlock_checks {
             several_locks {
                 removing_one_lock_loses_all
                 a_lock_lost_while_the_next_is_waited_for_is_acquired_again
+                a_holder_that_waits_for_its_next_lock_is_shown_as_waiting
             }
             min_hold {
                 a_run_returns_as_soon_as_the_store_keeps_the_lock_by_itself

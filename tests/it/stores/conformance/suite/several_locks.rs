@@ -200,6 +200,47 @@ pub async fn held_locks_are_renewed_while_the_next_is_waited_for(rig: &mut dyn R
     assert_free(rig, &["x", "y"]).await;
 }
 
+/// Its command does not run yet: it is neither running nor hanging, and the other lock is the one to look at.
+pub async fn a_holder_that_waits_for_its_next_lock_is_shown_as_waiting(rig: &mut dyn Rig) {
+    let mut holder = Client::new(rig, "z").elsewhere();
+    holder.acquire().await;
+    let mut run = run_on(rig, &["z", "y", "x"])
+        .args(["-v", "--wait", "forever"])
+        .stdin(Stdio::piped())
+        .sh("echo ready; exec cat")
+        .spawn();
+    run.await_stderr("z is held by elsewhere ");
+    let status = |args: &[&str]| {
+        let backend = rig.backend();
+        let output = rig.place().bare().args(["status", "-q", "-b", &backend]).args(args).output();
+        assert_eq!((output.exit, output.stderr.as_str()), (Exit::Code(0), ""));
+        output.stdout
+    };
+    let phase = |names: &[&str]| {
+        let seen: Value = serde_json::from_str(&status(&[&["--json"], names].concat())).unwrap();
+        let holder = &seen["locks"][0]["holders"][0];
+        (holder["pid"].clone(), holder["phase"].clone(), holder["waits_for"].clone())
+    };
+    let pid = Value::from(run.pid());
+    let waiting = (pid.clone(), "waiting".into(), "z".into());
+    // The lock that it waits for need not be asked for.
+    for names in [&["x"][..], &["y"], &["x", "y", "z"]] {
+        assert_eq!(phase(names), waiting, "{names:?}");
+    }
+    let table = status(&["x"]);
+    let [_, heading, row] = table.lines().collect::<Vec<_>>()[..] else { panic!("{table}") };
+    let at = |column| heading.find(column).unwrap();
+    assert!(row[at("STATE")..].starts_with("waiting "), "{table}");
+    assert_eq!(&row[at("NOTE")..], "waiting for z", "{table}");
+    holder.release().await;
+    run.await_ready();
+    for name in NAMES {
+        assert_eq!(phase(&[name]), (pid.clone(), "running".into(), Value::Null), "{name}");
+    }
+    drop(run.take_stdin());
+    assert_eq!(run.wait().exit, Exit::Code(0));
+}
+
 /// Locks held when one was lost are acquired again, or nothing runs.
 pub async fn a_lock_lost_while_the_next_is_waited_for_is_acquired_again(rig: &mut dyn Rig) {
     let mut holder = Client::new(rig, "y").elsewhere();
