@@ -45,6 +45,8 @@ pub struct Holder {
     pub identity: Option<Identity>,
     /// How long it has held the lock, by the store's clock.
     pub age: Option<Duration>,
+    /// When it acquired the lock, as the time since 1970 that is stored with the hold: the same in every reply.
+    pub acquired_at: Option<Duration>,
     /// The rest of its lease. `None`: no lease, or unknown.
     pub remaining: Option<Duration>,
     /// How long ago its command ended; the lock is kept by `--min-hold`.

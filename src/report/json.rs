@@ -26,18 +26,19 @@ pub fn line(object: &Value) -> String {
 
 /// Returns the state of the locks, for `status --json`.
 pub fn status(store: &str, seen: &Inspection) -> String {
-    let now = Duration::from_millis(seen.now_ms);
-    let locks: Value = seen.locks.iter().map(|state| lock(state, now)).collect();
+    let locks: Value = seen.locks.iter().map(lock).collect();
     line(&json!({"version": 1, "backend": store, "locks": locks}))
 }
 
-fn lock(lock: &LockState, now: Duration) -> Value {
+fn lock(lock: &LockState) -> Value {
     let state = match (&lock.unknown, lock.holders.is_empty()) {
         (Some(_), _) => "unknown",
         (None, true) => "free",
         (None, false) => "held",
     };
-    let slots = match lock.mode {
+    let is_foreign = !lock.holders.is_empty() && lock.holders.iter().all(|holder| holder.identity.is_none());
+    let mode = lock.mode.filter(|_| !is_foreign);
+    let slots = match mode {
         Some(Mode::Exclusive) => Some(1),
         Some(Mode::Slots(slots)) => Some(slots),
         Some(Mode::Shared) | None => None,
@@ -45,20 +46,20 @@ fn lock(lock: &LockState, now: Duration) -> Value {
     json!({
         "name": lock.name.as_str(),
         "state": state,
-        "mode": lock.mode.map(Mode::as_str),
+        "mode": mode.map(Mode::as_str),
         "slots": slots,
-        "holders": lock.holders.iter().map(|found| holder(found, now)).collect::<Value>(),
+        "holders": lock.holders.iter().map(holder).collect::<Value>(),
         "waiters": lock.waiters.iter().map(waiter).collect::<Value>(),
         "last_success": lock.last_success.as_ref().map(success),
     })
 }
 
-/// Returns a holder at `now`, the time since 1970 by the clock that its ages are measured with.
-pub(super) fn holder(holder: &Holder, now: Duration) -> Value {
+/// Returns a holder.
+pub(super) fn holder(holder: &Holder) -> Value {
     let rest = json!({
         "phase": holder.phase().as_str(),
         "slot": holder.slot,
-        "acquired_at": holder.age.map(|age| time(now.saturating_sub(age))),
+        "acquired_at": holder.acquired_at.map(time),
         "expires_in_ms": holder.remaining.map(milliseconds),
         "immortal": holder.immortal,
         "fencing_token": holder.fencing,

@@ -245,7 +245,6 @@ impl RunReport {
 
     /// Returns one JSON object on one line.
     pub fn to_json(&self) -> String {
-        let now = Duration::from_micros(wall_micros());
         let lock = |lock: &ReportedLock| json!({"name": lock.name.as_str(), "fencing_token": lock.fencing});
         json::line(&json!({
             "version": 1,
@@ -262,7 +261,7 @@ impl RunReport {
             "held_ms": self.held.map(milliseconds),
             "renewals": self.renewals(),
             "released": self.released,
-            "holder": self.holder.as_ref().map(|holder| json::holder(holder, now)),
+            "holder": self.holder.as_ref().map(json::holder),
             "reason": self.reason,
             "error": self.error,
             "done": self.done.as_ref().map(json::done),

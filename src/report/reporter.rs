@@ -232,7 +232,7 @@ impl Reporter {
             "event": details.event,
             "lock": details.lock.or(subject.lock.as_ref()).map(LockName::as_str),
             "backend": subject.backend,
-            "holder": details.holder.map(|holder| json::holder(holder, now)),
+            "holder": details.holder.map(json::holder),
             "code": details.code,
             "message": message,
         }))

@@ -172,6 +172,7 @@ fn holder(entry: &HolderEntry, observed: &dyn Observed, token: Option<&Token>) -
     Holder {
         identity: entry.identity().cloned(),
         age: (entry.acquired_at > 0).then(|| since(entry.acquired_at, now)),
+        acquired_at: (entry.acquired_at > 0).then(|| Duration::from_millis(entry.acquired_at / 1000)),
         remaining,
         ended,
         fencing: fencing(entry),
@@ -185,7 +186,7 @@ fn holder(entry: &HolderEntry, observed: &dyn Observed, token: Option<&Token>) -
     }
 }
 
-/// Takes microseconds; returns whole milliseconds, so that times computed back from them are always the same.
+/// Takes microseconds; returns whole milliseconds.
 fn since(then: u64, now: Now) -> Duration {
     Duration::from_millis((now.wall / 1000).saturating_sub(then / 1000))
 }

@@ -168,6 +168,7 @@ impl Hold {
         let holder = |member: &Member| Holder {
             identity: Some(member.identity.clone()),
             age: Some(since(member.acquired_at)),
+            acquired_at: Some(Duration::from_millis(member.acquired_at)),
             remaining,
             ended: member.ended_at.map(since),
             lease: Some(Duration::from_millis(member.lease_ms)),

@@ -37,6 +37,7 @@ impl HolderRecord {
         Holder {
             identity: Some(self.identity),
             age: Some(ago(self.at)),
+            acquired_at: Some(Duration::from_millis(self.at)),
             ended: self.ended.map(ago),
             fencing: self.fencing,
             lease: self.lease.map(Duration::from_millis),

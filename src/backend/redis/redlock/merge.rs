@@ -18,6 +18,7 @@ pub(super) fn holder(reports: &[&Holder], quorum: usize) -> Option<Holder> {
     Some(Holder {
         fencing,
         age: reports.iter().filter_map(|report| report.age).max(),
+        acquired_at: reports.iter().filter_map(|report| report.acquired_at).min(),
         remaining: remaining(reports, quorum),
         ended: reports.iter().filter_map(|report| report.ended).max(),
         immortal: reports.iter().filter(|report| report.immortal).count() >= quorum,

@@ -177,6 +177,7 @@ super::topics! { MemcachedRig::new;
         removing_one_lock_loses_all
         held_locks_are_renewed_while_the_next_is_waited_for
         a_holder_that_waits_for_its_next_lock_is_shown_as_waiting
+        the_time_of_a_grant_is_the_same_in_every_answer
     }
     nesting {
         the_last_inner_hold_decides

@@ -111,6 +111,7 @@ macro_rules! run_checks {
                 held_locks_are_renewed_while_the_next_is_waited_for
                 a_lock_lost_while_the_next_is_waited_for_is_acquired_again
                 a_holder_that_waits_for_its_next_lock_is_shown_as_waiting
+                the_time_of_a_grant_is_the_same_in_every_answer
             }
             nesting {
                 a_nested_run_enters_at_once

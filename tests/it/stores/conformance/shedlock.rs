@@ -180,6 +180,7 @@ macro_rules! shedlock_checks {
                 removing_one_lock_loses_all
                 a_lock_lost_while_the_next_is_waited_for_is_acquired_again
                 a_holder_that_waits_for_its_next_lock_is_shown_as_waiting
+                the_time_of_a_grant_is_the_same_in_every_answer
             }
             min_hold {
                 a_run_returns_as_soon_as_the_store_keeps_the_lock_by_itself

@@ -6,7 +6,7 @@ use crate::support::dlock::Dlock;
 use crate::support::running::{Exit, Running};
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::process::Stdio;
 use std::time::Duration;
@@ -236,6 +236,34 @@ pub async fn a_holder_that_waits_for_its_next_lock_is_shown_as_waiting(rig: &mut
     run.await_ready();
     for name in NAMES {
         assert_eq!(phase(&[name]), (pid.clone(), "running".into(), Value::Null), "{name}");
+    }
+    drop(run.take_stdin());
+    assert_eq!(run.wait().exit, Exit::Code(0));
+}
+
+/// Whoever asks, however often the locks are renewed meanwhile, and whichever of them are asked for together.
+pub async fn the_time_of_a_grant_is_the_same_in_every_answer(rig: &mut dyn Rig) {
+    let mut run = run_on(rig, &NAMES)
+        .args(["--ttl", &rig.ttl(2)])
+        .stdin(Stdio::piped())
+        .sh("echo ready; exec cat")
+        .spawn();
+    run.await_ready();
+    let end = tokio::time::Instant::now() + Duration::from_millis(1_200);
+    let mut first = None;
+    while first.is_none() || tokio::time::Instant::now() < end {
+        for names in [&["x", "y", "z"], &["z", "y", "x"]] {
+            let backend = rig.backend();
+            let status = rig.place().bare().args(["status", "-q", "--json", "-b", &backend]).args(names);
+            let output = status.output();
+            assert_eq!((output.exit, output.stderr.as_str()), (Exit::Code(0), ""));
+            let seen: Value = serde_json::from_str(&output.stdout).unwrap();
+            let time =
+                |lock: &Value| (lock["name"].to_string(), lock["holders"][0]["acquired_at"].to_string());
+            let times: BTreeMap<_, _> = seen["locks"].as_array().unwrap().iter().map(time).collect();
+            assert!(times.len() == 3 && times.values().all(|time| time.ends_with("Z\"")), "{seen}");
+            assert_eq!(*first.get_or_insert(times.clone()), times);
+        }
     }
     drop(run.take_stdin());
     assert_eq!(run.wait().exit, Exit::Code(0));
