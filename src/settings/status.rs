@@ -80,6 +80,9 @@ impl<'a> StatusPlan<'a> {
         if arguments.watch.is_some() && arguments.history {
             return contradiction("--watch", "--history");
         }
+        if arguments.history && arguments.exit_code {
+            return contradiction("--history", "--exit-code");
+        }
         if arguments.watch.is_some() && arguments.exit_code {
             return contradiction("--watch", "--exit-code");
         }

@@ -19,6 +19,10 @@ fn contradictions_and_invalid_names_are_refused_before_the_store_is_queried() {
         (&["--failed", "x"][..], "--failed selects outcomes: did you mean dlock status --history --failed"),
         (&["--watch", "--history", "x"], "--watch and --history contradict each other: give one of them"),
         (&["--watch", "--exit-code", "x"], "--watch and --exit-code contradict each other: give one of them"),
+        (
+            &["--history", "--exit-code", "x"],
+            "--history and --exit-code contradict each other: give one of them",
+        ),
         (&["--watch=99ms"], "--watch: 99ms is too short, at least 100ms"),
         (&["--watch=0"], "--watch: 0ms is too short, at least 100ms"),
         (&[""], "NAME '': a lock name may not be empty"),
