@@ -1,5 +1,6 @@
 //! The values of locking: names, tokens, modes, claims, grants. No I/O.
 
+mod natural_order;
 pub mod record;
 mod sequence;
 mod state;
@@ -12,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{random, secret};
 
+pub use self::natural_order::natural_order;
 pub use self::record::{NotedRecord, Record};
 pub use self::sequence::{Known, Queues, mark_waiting, unread};
 pub use self::state::{Holder, LockState, Phase, Revocation, Unknown, Waiter};

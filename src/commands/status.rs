@@ -8,7 +8,7 @@ use crate::backend::StoreError;
 use crate::backend::admin::{Inspection, LockAdmin};
 use crate::backend::location::Demand;
 use crate::exit::{Exit, Failure, FailureKind};
-use crate::lock::{Known, LockName, LockState, NotedRecord, Queues, mark_waiting, unread};
+use crate::lock::{Known, LockName, LockState, NotedRecord, Queues, mark_waiting, natural_order, unread};
 use crate::report::status::{Screen, began, history_text, status_text};
 use crate::report::{Form, Reporter, is_dumb, json, store_error};
 use crate::settings::{MOST_NAMES, StatusArguments, StatusPlan};
@@ -170,7 +170,8 @@ async fn names(plan: &StatusPlan<'_>, store: &mut dyn LockAdmin) -> Result<Vec<L
             true => store.list_recorded(),
             false => store.list(),
         };
-        let listed = within(plan.target.connect_timeout, listed).await?;
+        let mut listed = within(plan.target.connect_timeout, listed).await?;
+        listed.sort_by(natural_order);
         names.extend(listed.into_iter().filter(|name| plan.matches(name) && !plan.names.contains(name)));
     }
     Ok(names)

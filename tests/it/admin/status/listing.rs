@@ -30,6 +30,26 @@ fn without_a_name_all_used_locks_are_listed_in_order() {
     }
 }
 
+/// The same on every store, whatever order it lists them in.
+#[test]
+fn numbers_in_names_are_sorted_as_numbers() {
+    let sorted = ["job-2", "job-9", "job-10", "job-10b", "job-100", "nightly"];
+    for store in Store::each() {
+        for name in sorted.iter().rev() {
+            assert_eq!(store.run().name(name).command(["true"]).output().exit, Exit::Code(0));
+        }
+        let recorded = seen(&store, ["--history"]);
+        let recorded: Vec<_> =
+            recorded["locks"].as_array().unwrap().iter().map(|lock| &lock["name"]).collect();
+        assert_eq!(recorded, sorted);
+        let _run = held(&store, &["nightly", "job-9", "job-10b", "job-2", "job-100", "job-10"]);
+        assert_eq!(names(&store, []), sorted);
+        assert_eq!(names(&store, ["job-1*"]), ["job-10", "job-10b", "job-100"]);
+        // Names that are given come first, in their order.
+        assert_eq!(names(&store, ["job-9", "job-2", "job-10?"]), ["job-9", "job-2", "job-10b", "job-100"]);
+    }
+}
+
 /// `*` is any text, including slashes, and a backslash takes the next character literally.
 #[test]
 fn patterns_select_locks() {
