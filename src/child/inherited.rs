@@ -154,6 +154,8 @@ fn use_stack(pages: usize) {
     std::hint::black_box(&page);
 }
 
+const STDOUT: usize = 1;
+
 fn fill_standard_descriptors() -> Result<(), Errno> {
     use nix::fcntl::{FcntlArg, OFlag, fcntl, open};
     use nix::sys::stat::Mode;
@@ -161,8 +163,10 @@ fn fill_standard_descriptors() -> Result<(), Errno> {
         [io::stdin().as_fd(), io::stdout().as_fd(), io::stderr().as_fd()].into_iter().enumerate()
     {
         if fcntl(fd, FcntlArg::F_GETFD).is_err() {
+            // Output that was asked for must not seem to be written: as on a closed descriptor, a write is an error.
+            let access = if number == STDOUT { OFlag::O_RDONLY } else { OFlag::O_RDWR };
             // open(2) returns the lowest free number, which is this one: the lower ones are open by now.
-            let fd = open("/dev/null", OFlag::O_RDWR | OFlag::O_CLOEXEC | OFlag::O_NOCTTY, Mode::empty())?;
+            let fd = open("/dev/null", access | OFlag::O_CLOEXEC | OFlag::O_NOCTTY, Mode::empty())?;
             debug_assert_eq!(fd.as_raw_fd(), number as i32);
             let _ = fd.into_raw_fd();
         }

@@ -221,7 +221,11 @@ fn open_special(entry: &Entry, reader_within: Duration) -> io::Result<File> {
 /// # Errors
 /// Not all of it was written: standard output is closed, full, or has no reader.
 pub fn to_stdout(text: &str, reader_within: Option<Duration>) -> io::Result<()> {
-    write_in_time(io::stdout().as_fd(), text.as_bytes(), reader_within)
+    let written = write_in_time(io::stdout().as_fd(), text.as_bytes(), reader_within);
+    written.map_err(|error| match error.raw_os_error() {
+        Some(libc::EBADF) => io::Error::other("it is closed"),
+        _ => error,
+    })
 }
 
 /// Writes without waiting for a reader for longer than `reader_within`.

@@ -14,5 +14,6 @@ pub mod quoted_secrets;
 pub mod reports;
 #[cfg(feature = "redis")]
 pub mod secrets;
+pub mod standard_output;
 mod suggestions;
 pub mod terminal_width;
