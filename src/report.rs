@@ -23,7 +23,7 @@ pub use self::file::to_stdout;
 pub use self::files::Files;
 pub use self::form::{Form, is_dumb};
 pub use self::histogram::Histogram;
-pub use self::outcome::{Outcome, RunReport, Started};
+pub use self::outcome::{Cause, Outcome, RunReport, Started};
 pub use self::reporter::Reporter;
 pub use self::status::began;
 pub use self::token_file::TokenFile;

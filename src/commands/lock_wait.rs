@@ -19,7 +19,7 @@ use crate::lease::acquire::{Advice, NotGranted, Patience, Wait, WaitContext};
 use crate::lease::acquire_all::{AllGranted, Lock, acquire_all, give_back};
 use crate::lease::validity::Terms;
 use crate::lock::{Claim, LockName, Mode, Success, UnknownFormat};
-use crate::report::{Reporter, WaitLine, lock_error, revoked};
+use crate::report::{Reporter, WaitLine, broken_by, lock_error};
 use crate::settings::StoreTarget;
 
 /// dlock stops waiting for the store and the guard process this long after the request to end. What follows
@@ -234,7 +234,8 @@ impl<'a> LockWait<'a> {
     /// Returns the failure for a lock that was not granted for another reason than contention, with a remedy.
     pub(super) fn failure(&self, claim: &Claim, why: NotGranted) -> Failure {
         let (name, store, consequence) = (&claim.name, self.store(), self.consequence);
-        match why {
+        let cause = self.cause(claim, &why);
+        let (kind, cause, end) = match why {
             NotGranted::Failed(error) => {
                 let is_retried = self.patience.wait != Wait::No || !self.patience.retry.is_zero();
                 let see_retry = match error.outlook() {
@@ -243,43 +244,52 @@ impl<'a> LockWait<'a> {
                     _ if consequence.is_empty() => "; see --retry",
                     _ => ", see --retry",
                 };
-                lock_error(name, store, &error, &format!("{consequence}{see_retry}"))
+                return lock_error(name, store, &error, &format!("{consequence}{see_retry}"));
             }
-            NotGranted::Revoked(revocation) => {
-                Failure::new(FailureKind::Lost, revoked(name, store, &revocation) + consequence)
+            NotGranted::Revoked(_) => (FailureKind::Lost, format!("the lock was {cause}"), consequence),
+            // The remedy says what to do, and nothing else can have happened.
+            NotGranted::Refused(Refusal::Slots(_) | Refusal::Inside(_)) => (FailureKind::Usage, cause, ""),
+            NotGranted::Refused(Refusal::Unsupported(_)) => (FailureKind::Usage, cause, consequence),
+            NotGranted::Refused(Refusal::OuterLost) => (FailureKind::Lost, cause, consequence),
+            NotGranted::Refused(Refusal::Success(_)) => (FailureKind::Config, cause, consequence),
+            NotGranted::Contended(_) | NotGranted::NotDue(_) | NotGranted::GivenUp => {
+                return Failure::internal(cause);
             }
+        };
+        Failure::new(kind, format!("{name} on {store}: {cause}{end}"))
+    }
+
+    /// Returns why a lock was not granted, without its name and the store.
+    pub(super) fn cause(&self, claim: &Claim, why: &NotGranted) -> String {
+        match why {
+            NotGranted::Failed(error) => error.to_string(),
+            NotGranted::Revoked(revocation) => broken_by(revocation),
             NotGranted::Refused(Refusal::Slots(theirs)) => {
                 let ours = match claim.mode {
                     Mode::Slots(ours) => ours,
                     _ => 1,
                 };
-                Failure::usage(format!(
-                    "{name} on {store}: --slots {ours}, but it is in use with {theirs} slots: give --slots {theirs}, or \
-                     wait until it has no holder and no waiter"
-                ))
+                format!(
+                    "--slots {ours}, but it is in use with {theirs} slots: give --slots {theirs}, or wait until it has no \
+                     holder and no waiter"
+                )
             }
-            NotGranted::Refused(Refusal::Unsupported(why)) => {
-                Failure::usage(format!("{name} on {store}: {why}{consequence}"))
-            }
-            NotGranted::Refused(Refusal::Inside(outer)) => Failure::usage(format!(
-                "{name} on {store}: cannot be taken {} here: this command runs under a hold of it that is {} and would \
-                 wait for itself; take the outer one with --exclusive, or this one with the same mode",
+            NotGranted::Refused(Refusal::Unsupported(why)) => why.clone(),
+            NotGranted::Refused(Refusal::Inside(outer)) => format!(
+                "cannot be taken {} here: this command runs under a hold of it that is {} and would wait for itself; take \
+                 the outer one with --exclusive, or this one with the same mode",
                 claim.mode.as_str(),
                 outer.as_str()
-            )),
-            NotGranted::Refused(Refusal::OuterLost) => Failure::new(
-                FailureKind::Lost,
-                format!(
-                    "{name} on {store}: the lock that this command runs under (DLOCK_HELD) was lost{consequence}"
-                ),
             ),
-            NotGranted::Refused(Refusal::Success(UnknownFormat(format))) => Failure::config(format!(
-                "{name} on {store}: the record of its last success was stored by another dlock (format {format}, known: \
-                 {}){consequence}",
+            NotGranted::Refused(Refusal::OuterLost) => {
+                "the lock that this command runs under (DLOCK_HELD) was lost".to_owned()
+            }
+            NotGranted::Refused(Refusal::Success(UnknownFormat(format))) => format!(
+                "the record of its last success was stored by another dlock (format {format}, known: {})",
                 Success::FORMAT
-            )),
+            ),
             NotGranted::Contended(_) | NotGranted::NotDue(_) | NotGranted::GivenUp => {
-                Failure::internal("gave up without a reason")
+                "gave up without a reason".to_owned()
             }
         }
     }

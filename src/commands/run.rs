@@ -19,7 +19,7 @@ use crate::lease::acquire::NotGranted;
 use crate::lease::acquire_all::{HeldLock, Lock};
 use crate::lock::{Claim, Identity, LockName, Token};
 use crate::outer::OuterHolds;
-use crate::report::{Files, Reporter, RunReport, Started, undated};
+use crate::report::{Cause, Files, Reporter, RunReport, Started, undated};
 use crate::settings::{self, Configuration, OutputFiles, RunArguments, RunPlan};
 
 use self::outcome::RunOutcome;
@@ -147,6 +147,7 @@ impl Run<'_> {
         report.held = Some(Moment::now() - granted_at);
         let too_late = too_late.then(|| {
             let late = StoreError::unreachable("too little of the lease is left to run a command safely");
+            report.cause = Some(Cause { lock: None, text: late.to_string() });
             self.lock_wait().failure(&locks[0].claim, NotGranted::Failed(late))
         });
         if let Some(failure) = &too_late {

@@ -130,6 +130,16 @@ pub struct RunReport {
     pub reason: Option<String>,
     /// The message that says why the command did not run to its end under the lock.
     pub error: Option<String>,
+    /// The same for the history of a lock.
+    pub cause: Option<Cause>,
+}
+
+/// Why a command did not run to its end under the lock, without the store and the consequences.
+#[derive(Clone, Debug)]
+pub struct Cause {
+    /// The lock that it is about, if it is about one.
+    pub lock: Option<LockName>,
+    pub text: String,
 }
 
 impl RunReport {
@@ -157,6 +167,7 @@ impl RunReport {
             done: None,
             reason: None,
             error: None,
+            cause: None,
         }
     }
 
@@ -226,8 +237,18 @@ impl RunReport {
             holder: self.holder.as_ref().and_then(|holder| holder.identity.as_ref()).map(other),
             held_lock: self.other_lock(lock),
             reason: self.reason.as_deref().map(short),
-            error: self.error.as_deref().map(short),
+            error: self.cause_for(lock).or(self.error.clone()).as_deref().map(short),
         }
+    }
+
+    /// Returns the cause for the history of this lock, which names another one.
+    fn cause_for(&self, lock: usize) -> Option<String> {
+        let Cause { lock: about, text } = self.cause.as_ref()?;
+        let own = self.locks.get(lock).map(|lock| &lock.name);
+        Some(match about {
+            Some(other) if Some(other) != own => format!("{other}: {text}"),
+            _ => text.clone(),
+        })
     }
 
     /// Returns the lock that could not be acquired, if it is another one than this.

@@ -5,7 +5,7 @@ mod table;
 use std::fmt;
 use std::time::Duration;
 
-use self::table::{Cell, FENCING_TOKEN, Table};
+use self::table::{Cell, FENCING_TOKEN, Layout, Table};
 pub(super) use self::table::{Colour, painted};
 use super::form::Form;
 use super::{broken_by, printable};
@@ -117,6 +117,9 @@ fn note_and_job(identity: &Identity) -> Vec<String> {
     identity.note.clone().into_iter().chain(identity.url.clone()).collect()
 }
 
+/// When, what, where and why.
+const HISTORY_LAYOUT: Layout = Layout { spare: &["PID", "USER", "WAITED", "COMMAND", "HELD"], whole: 3 };
+
 const NO_HISTORY: &str = "nothing is known of earlier runs\n";
 
 /// The difference between local time and UTC, such as `UTC+01:00`.
@@ -159,7 +162,8 @@ pub fn history_text(store: &str, histories: &[(LockName, Vec<NotedRecord>)], for
             "HELD",
             FENCING_TOKEN,
             "WHY",
-        ]);
+        ])
+        .laid_out(HISTORY_LAYOUT);
         for (at, record) in records {
             let (outcome, colour) = outcome(record);
             let mut cells =

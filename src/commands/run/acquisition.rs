@@ -6,7 +6,7 @@ use crate::commands::lock_wait::{Interruption, LockWait};
 use crate::exit::{Exit, Failure};
 use crate::lease::acquire::NotGranted;
 use crate::lease::acquire_all::{HeldLock, Keepers, Lock};
-use crate::report::{Outcome, RunReport};
+use crate::report::{Cause, Outcome, RunReport};
 
 impl<'a> Run<'a> {
     /// Takes the locks. `None` if they are not held for a reason that is in the report.
@@ -56,6 +56,10 @@ impl<'a> Run<'a> {
                 if let NotGranted::Revoked(revocation) = &why {
                     report.reason = revocation.reason.clone();
                 }
+                report.cause = Some(Cause {
+                    lock: Some(lock.claim.name.clone()),
+                    text: lock_wait.cause(&lock.claim, &why),
+                });
                 Err(lock_wait.failure(&lock.claim, why))
             }
         }

@@ -1,14 +1,14 @@
 //! The result of a run: for the report, as messages, and as an exit status.
 
 use super::Run;
-use super::outcome::{RunOutcome, Stopped, describe};
+use super::outcome::{RunOutcome, Stopped, Unguarded, describe, describe_briefly};
 use crate::backend::{Release, StoreError};
 use crate::child::protocol::Ended;
 use crate::clock::Moment;
 use crate::duration::{show, show_distance};
 use crate::exit::{Exit, FailureKind};
 use crate::lease::acquire_all::HeldLock;
-use crate::report::{Outcome, RunReport, revoked};
+use crate::report::{Cause, Outcome, RunReport, broken_by, revoked};
 use crate::settings::program_failure;
 
 impl Run<'_> {
@@ -21,7 +21,7 @@ impl Run<'_> {
         report.command = outcome.ended;
         (report.outcome, report.exit) = self.end(outcome);
         // For the history, which is written before any message.
-        report.error = self.stopped_line(outcome);
+        report.cause = self.cause(outcome);
         report.reason = match &outcome.stopped {
             Some(Stopped::Revoked(_, revocation)) => revocation.reason.clone(),
             _ => None,
@@ -35,7 +35,7 @@ impl Run<'_> {
         outcome: &RunOutcome,
         released: Vec<Result<Release, StoreError>>,
     ) -> Option<String> {
-        let mut error = outcome.loss_message.clone();
+        let mut error = outcome.loss.as_ref().map(|(lock, loss)| self.loss_line(*lock, loss));
         let name = &self.plan.label();
         let store = self.plan.target.store.display();
         let of = |lock: usize| &self.plan.names[lock];
@@ -83,6 +83,37 @@ impl Run<'_> {
         error
     }
 
+    /// Returns the same for the history of the locks.
+    fn cause(&self, outcome: &RunOutcome) -> Option<Cause> {
+        let about = |lock: usize, text| Some(Cause { lock: Some(self.plan.names[lock].clone()), text });
+        let text = match (&outcome.stopped, &outcome.loss) {
+            (Some(Stopped::Lost(lock, loss)), _) => return about(*lock, describe_briefly(*loss).to_owned()),
+            (Some(Stopped::Revoked(lock, revocation)), _) => return about(*lock, broken_by(revocation)),
+            (Some(Stopped::Deadline(lock)), _) => return about(*lock, not_renewed(trouble(outcome, *lock))),
+            (Some(Stopped::MaxRuntime(limit)), _) => format!("--max-runtime {} was reached", show(*limit)),
+            (Some(Stopped::Guard(why)), _) => why.clone(),
+            (None, Some((lock, loss))) => {
+                let loss = match loss {
+                    Unguarded::Lost(loss) => describe_briefly(*loss).to_owned(),
+                    Unguarded::Deadline(why) => not_renewed(why),
+                };
+                return about(*lock, format!("{loss}; the command went on"));
+            }
+            (None, None) => return None,
+        };
+        Some(Cause { lock: None, text })
+    }
+
+    /// Returns that a lock was lost under a command that goes on.
+    pub(super) fn loss_line(&self, lock: usize, loss: &Unguarded) -> String {
+        let (name, store) = (&self.plan.names[lock], self.plan.target.store.display());
+        let what = match loss {
+            Unguarded::Lost(loss) => format!("was lost: {}", describe(*loss)),
+            Unguarded::Deadline(why) => format!("could not be renewed in time ({why})"),
+        };
+        format!("{name} on {store}: the lock {what}; the command goes on (--on-lost warn)")
+    }
+
     /// Returns why dlock stopped the command, in one line.
     fn stopped_line(&self, outcome: &RunOutcome) -> Option<String> {
         let name = &self.plan.label();
@@ -94,7 +125,7 @@ impl Run<'_> {
             }
             Stopped::Revoked(lock, revocation) => revoked(of(*lock), store, revocation),
             Stopped::Deadline(lock) => {
-                let why = outcome.locks[*lock].trouble.as_deref().unwrap_or("dlock was stopped, or too slow");
+                let why = trouble(outcome, *lock);
                 format!("{} on {store}: the lock could not be renewed in time ({why})", of(*lock))
             }
             Stopped::MaxRuntime(limit) => format!("{name}: --max-runtime {} was reached", show(*limit)),
@@ -133,4 +164,13 @@ impl Run<'_> {
             }
         }
     }
+}
+
+/// Returns why a lock was not renewed in time.
+fn trouble(outcome: &RunOutcome, lock: usize) -> &str {
+    outcome.locks[lock].trouble.as_deref().unwrap_or("dlock was stopped, or too slow")
+}
+
+fn not_renewed(why: &str) -> String {
+    format!("not renewed in time ({why})")
 }

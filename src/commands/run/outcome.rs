@@ -28,8 +28,8 @@ pub(super) struct RunOutcome {
     pub(super) success: Option<Moment>,
     /// Some process could not be signalled.
     pub(super) not_permitted: bool,
-    /// The message about the last lock that was lost while the command went on.
-    pub(super) loss_message: Option<String>,
+    /// The last lock that was lost while the command went on, and how.
+    pub(super) loss: Option<(usize, Unguarded)>,
     pub(super) locks: Vec<LockOutcome>,
 }
 
@@ -81,6 +81,24 @@ pub(super) enum Stopped {
     /// `--max-runtime`
     MaxRuntime(Duration),
     Guard(String),
+}
+
+/// How a lock was lost under a command that goes on (`--on-lost warn`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Unguarded {
+    /// According to the store, it is no longer held.
+    Lost(Loss),
+    /// No renewal was acknowledged in time, for this reason.
+    Deadline(String),
+}
+
+/// Returns the cause in few words, for the history of the lock.
+pub(super) fn describe_briefly(loss: Loss) -> &'static str {
+    match loss {
+        Loss::Gone => "gone from the store",
+        Loss::FailedOver => "gone after a fail-over of the store",
+        Loss::Taken => "held by another client",
+    }
 }
 
 pub(super) fn describe(loss: Loss) -> &'static str {

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use super::Run;
-use super::outcome::{RunOutcome, Stopped};
+use super::outcome::{RunOutcome, Stopped, Unguarded};
 use crate::child::protocol::{Ended, Launch};
 use crate::child::signals::{self, Arrival, Origin};
 use crate::child::stop::Deadlines;
@@ -298,19 +298,16 @@ impl Supervision<'_> {
         // Disarmed until a later renewal succeeds.
         self.outcome.locks[lock].validity = None;
         self.outcome.locks[lock].lease_ends = None;
-        let why = self.outcome.locks[lock].trouble.as_deref().unwrap_or("no answer");
-        self.warn_of_loss(lock, &format!("could not be renewed in time ({why})"));
+        let why = self.outcome.locks[lock].trouble.clone().unwrap_or_else(|| "no answer".into());
+        self.warn_of_loss(lock, Unguarded::Deadline(why));
         self.outcome.locks[lock].is_lost = true;
         self.confirmed(lock);
         Step::GoOn
     }
 
-    fn warn_of_loss(&mut self, lock: usize, what: &str) {
-        let plan = self.run.plan;
-        let (name, store) = (&plan.names[lock], plan.target.store.display());
-        let line = format!("{name} on {store}: the lock {what}; the command goes on (--on-lost warn)");
-        self.run.reporter.lost(name, &line);
-        self.outcome.loss_message = Some(line);
+    fn warn_of_loss(&mut self, lock: usize, loss: Unguarded) {
+        self.run.reporter.lost(&self.run.plan.names[lock], &self.run.loss_line(lock, &loss));
+        self.outcome.loss = Some((lock, loss));
     }
 }
 

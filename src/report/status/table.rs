@@ -86,11 +86,26 @@ pub(super) const FENCING_TOKEN: &str = "FENCING TOKEN";
 pub(super) struct Table {
     headings: Vec<Cell>,
     rows: Vec<Vec<Cell>>,
+    layout: Layout,
+}
+
+/// Which columns are worth more than others on a terminal that is too narrow for all.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Layout {
+    /// They are left out, in this order, before any other is cut.
+    pub(super) spare: &'static [&'static str],
+    /// This many, from the left, are not cut.
+    pub(super) whole: usize,
 }
 
 impl Table {
     pub(super) fn new(headings: &[&str]) -> Table {
-        Table { headings: headings.iter().map(|heading| Cell::new(heading)).collect(), rows: Vec::new() }
+        let headings = headings.iter().map(|heading| Cell::new(heading)).collect();
+        Table { headings, rows: Vec::new(), layout: Layout::default() }
+    }
+
+    pub(super) fn laid_out(self, layout: Layout) -> Table {
+        Table { layout, ..self }
     }
 
     pub(super) fn add(&mut self, cells: impl IntoIterator<Item = Cell>) {
@@ -102,7 +117,7 @@ impl Table {
     }
 
     /// Returns the table as lines, without empty columns, with the columns separated by spaces and without
-    /// trailing ones. No line is wider than the form allows: the widest columns are cut.
+    /// trailing ones. No line is wider than the form allows: columns are left out, and the widest others are cut.
     pub(super) fn to_text(&self, form: Form) -> String {
         let last = self.headings.len() - 1;
         let longest = |column: usize| match column {
@@ -122,8 +137,20 @@ impl Table {
         };
         let mut columns: Vec<(usize, usize)> = (0..=last).filter(says).map(width_of).collect();
         let room = form.width.unwrap_or(usize::MAX);
-        while columns.iter().map(|(_, width)| width + GAP).sum::<usize>() > room.saturating_add(GAP) {
-            let narrowest = |column| if column < 2 { NARROWEST_NAME } else { NARROWEST };
+        let overflows = |columns: &[(usize, usize)]| {
+            columns.iter().map(|(_, width)| width + GAP).sum::<usize>() > room.saturating_add(GAP)
+        };
+        for spare in self.layout.spare {
+            if overflows(&columns) {
+                columns.retain(|(column, _)| self.headings[*column].text != *spare);
+            }
+        }
+        while overflows(&columns) {
+            let narrowest = |column| match column {
+                _ if column < self.layout.whole => usize::MAX,
+                0 | 1 => NARROWEST_NAME,
+                _ => NARROWEST,
+            };
             let wide = columns.iter_mut().filter(|(column, width)| *width > narrowest(*column));
             match wide.max_by_key(|(_, width)| *width) {
                 Some((_, width)) => *width -= 1,

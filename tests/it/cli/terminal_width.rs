@@ -55,6 +55,36 @@ fn the_table_of_locks_is_cut_with_a_mark_and_not_wrapped() {
     }
 }
 
+/// Outcome, time, host and reason are what a history is read for.
+#[test]
+fn a_history_keeps_when_what_where_and_why() {
+    for store in Store::each() {
+        let mut holder = store.run().stdin(Stdio::piped()).sh("echo ready; exec cat").spawn();
+        holder.await_ready();
+        let missed = store.run().args(["--wait", "1ms"]).command(["true"]).output();
+        assert_eq!(missed.exit, Exit::Code(75));
+        let host = nix::unistd::gethostname().unwrap().into_string().unwrap();
+        let user = nix::unistd::User::from_uid(nix::unistd::geteuid()).unwrap().unwrap().name;
+        let why = format!("held by {host} (pid {}, {user}, sh)", holder.pid());
+        for columns in [200, 80] {
+            let text = shown(&store, columns, "dumb", &["status", "--history", "x"]);
+            let [url, name, heading, row] = text.lines().collect::<Vec<_>>()[..] else { panic!("{text}") };
+            assert_eq!((url, name), (store.url(), "x"));
+            let headings: Vec<&str> =
+                heading.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
+            let has = |heading: &&str| headings.contains(heading);
+            let spare: Vec<&str> = ["PID", "USER", "WAITED"].into_iter().filter(has).collect();
+            assert_eq!(spare, if columns == 80 { &[][..] } else { &["PID", "USER", "WAITED"] }, "{text}");
+            assert!(row.chars().count() <= columns && row.ends_with(&why), "{text}");
+            assert!(row.contains("  contended  ") && row.contains(&format!("  {host}  ")), "{text}");
+            let time = row.split("  ").next().unwrap();
+            assert_eq!((time.len(), time.matches(':').count()), ("2026-01-31 02:00:00".len(), 2), "{text}");
+        }
+        drop(holder.take_stdin());
+        holder.wait();
+    }
+}
+
 #[test]
 fn help_and_doctor_wrap_between_words() {
     let store = Store::file();

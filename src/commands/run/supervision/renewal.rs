@@ -1,6 +1,6 @@
 //! What the keepers report: renewals, failures to renew, losses, revocations.
 
-use super::super::outcome::{Stopped, describe};
+use super::super::outcome::{Stopped, Unguarded};
 use super::{LONGEST_GRACE_AFTER_LOSS, Supervision};
 use crate::backend::Loss;
 use crate::clock::Moment;
@@ -83,7 +83,7 @@ impl Supervision<'_> {
         if plan.settings.on_lost() == OnLost::Warn && !is_revoked {
             self.outcome.locks[lock].validity = None;
             self.outcome.locks[lock].is_lost = true;
-            self.warn_of_loss(lock, &format!("was lost: {}", describe(loss)));
+            self.warn_of_loss(lock, Unguarded::Lost(loss));
             return self.confirmed(lock);
         }
         // No deadline matters any more, whatever happens to the other locks.

@@ -178,7 +178,41 @@ fn a_lost_lock_is_recorded() {
     assert_eq!(run.wait().exit, Exit::Code(76));
     let record = last(&store);
     assert_eq!(outcome_of(&record), ("lost", 76, None, Some(15)));
-    assert!(record["error"].as_str().is_some_and(|error| error.contains("lost")), "{record}");
+    assert_eq!(record["error"], "gone from the store");
+    // Name and store are in the lines above.
+    let table = status(&store).args(["--history", "x"]).output().stdout;
+    assert_eq!(table.matches(store.url()).count(), 1, "{table}");
+    let row = table.lines().find(|line| line.contains("  lost  ")).expect("the run");
+    assert!(row.ends_with("  gone from the store"), "{table}");
+}
+
+/// Its command has ended with status 0, and yet something went wrong.
+#[cfg(feature = "redis")]
+#[test]
+fn a_lock_that_was_lost_under_a_command_that_went_on_is_recorded_with_the_reason() {
+    let store = Store::redis();
+    let mut run = holding(store.run().args(["--on-lost", "warn"]));
+    store.space().command(&["DEL", &store.space().key("x")]);
+    run.await_stderr("the command goes on");
+    drop(run.take_stdin());
+    assert_eq!(run.wait().exit, Exit::Code(0));
+    let record = last(&store);
+    assert_eq!(outcome_of(&record), ("lost", 0, Some(0), None));
+    assert_eq!(record["error"], "gone from the store; the command went on");
+    let table = status(&store).args(["--history", "--failed", "x"]).output().stdout;
+    assert!(table.ends_with("  gone from the store; the command went on\n"), "{table}");
+}
+
+/// Of several locks, the one that was lost is named in the history of the others.
+#[cfg(feature = "redis")]
+#[test]
+fn the_reason_names_the_lock_that_was_lost() {
+    let store = Store::redis();
+    let mut run = holding(store.run().arg("y"));
+    store.space().command(&["DEL", &store.space().key("y")]);
+    assert_eq!(run.wait().exit, Exit::Code(76));
+    assert_eq!(history(&store, "x")[0]["error"], "y: gone from the store");
+    assert_eq!(history(&store, "y")[0]["error"], "gone from the store");
 }
 
 /// A run of several locks is recorded for each; a nested one is a separate run.
