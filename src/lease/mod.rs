@@ -4,6 +4,7 @@
 pub mod acquire;
 pub mod acquire_all;
 pub mod keeper;
+mod patience;
 pub mod validity;
 
 use std::time::Duration;
