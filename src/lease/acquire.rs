@@ -61,9 +61,6 @@ pub struct WaitContext<'a> {
     pub on_failure: &'a mut dyn FnMut(&StoreError, Option<Moment>),
 }
 
-/// Every attempt gets at least this long, however little is left of the wait: the reply is worth more than a punctual
-/// "unknown".
-const MIN_ATTEMPT: Duration = Duration::from_millis(800);
 /// How long to wait for the reply to a request in flight after a cancellation.
 const CANCEL_GRACE: Duration = Duration::from_secs(1);
 /// How long the removal of a claim may take if it is unknown whether the store has it.
@@ -121,11 +118,7 @@ async fn acquire_with_retries(
     let mut next_turn_at = begin;
     let mut turn_ends = None;
     loop {
-        // Whatever the limits, the store gets its connect timeout once.
-        let attempts_until = limits.retry_until.map(|until| until.max(begin + terms.connect_timeout));
-        let budget = attempts_until.filter(|_| !is_first).map_or(terms.connect_timeout, |until| {
-            terms.connect_timeout.min((until - Moment::now()).max(MIN_ATTEMPT))
-        });
+        let budget = limits.attempt((!is_first).then_some(begin), terms.connect_timeout);
         let attempt_began = Moment::now();
         let mut end = limits.wait_until;
         let again = match attempt(backend, claim, limits.intent, budget, context.give_up).await {

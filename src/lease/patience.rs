@@ -33,7 +33,14 @@ pub struct Limits {
     pub(super) wait_until: Option<Moment>,
     /// When to stop retrying a store that cannot be reached.
     pub(super) retry_until: Option<Moment>,
+    /// With `--retry`, the longest time for an attempt that is not the last.
+    attempt: Option<Duration>,
 }
+
+/// With `--retry`, this many attempts fit even if the store does not answer ...
+const ATTEMPTS: u32 = 3;
+/// ... unless each would be shorter than this.
+const MIN_ATTEMPT: Duration = Duration::from_millis(800);
 
 impl Patience {
     /// Returns the limits of an acquisition that begins now.
@@ -44,11 +51,28 @@ impl Patience {
             Wait::Forever => (Intent::Enqueue, None),
         };
         let retry_until = wait_until.map(|until| until.max(begin + self.retry));
-        Limits { intent, wait_until, retry_until }
+        let attempt = (!self.retry.is_zero()).then(|| (self.retry / ATTEMPTS).max(MIN_ATTEMPT));
+        Limits { intent, wait_until, retry_until, attempt }
     }
 }
 
 impl Limits {
+    /// Returns how long an attempt may take that begins now; `since` is when the first one began, unless this is it.
+    /// Whatever the limits, the store gets the connect timeout once; and every attempt gets a minimum, however little is
+    /// left of the wait: the reply is worth more than a punctual "unknown". A connection on which the store does not answer
+    /// uses up no more than a share of `--retry`: another one may lead to a server that does.
+    pub(super) fn attempt(&self, since: Option<Moment>, connect_timeout: Duration) -> Duration {
+        let now = Moment::now();
+        let rest = match (since, self.retry_until) {
+            (Some(begin), Some(until)) => {
+                connect_timeout.min((until.max(begin + connect_timeout) - now).max(MIN_ATTEMPT))
+            }
+            _ => connect_timeout,
+        };
+        let share = self.attempt.filter(|share| self.retry_until.is_none_or(|until| now + *share < until));
+        share.map_or(rest, |share| share.min(rest))
+    }
+
     /// Returns when to stop waiting for a holder; `None` is never.
     pub fn wait_until(&self) -> Option<Moment> {
         self.wait_until

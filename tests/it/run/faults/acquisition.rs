@@ -111,6 +111,22 @@ fn a_claim_without_a_reply_is_removed_when_the_wait_ends() {
     }
 }
 
+/// The connection hangs and the server does not: another connection is tried before `--retry` ends, however long one
+/// attempt may take.
+#[test]
+fn a_connection_that_hangs_is_given_up_for_another_one() {
+    let fixture = Fixture::new().ttl(60);
+    fixture.proxy.drop_all(Way::Down);
+    let limits = ["--retry", "9s", "--connect-timeout", "9s"];
+    let mut run = fixture.run().args(limits).sh("echo ran").spawn();
+    // What was lost does not come back.
+    until(SOON, "a lost reply", || fixture.proxy.replies() > 0);
+    fixture.proxy.heal();
+    let output = run.wait();
+    assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(0), "ran\n"), "{}", output.stderr);
+    assert!(output.elapsed < Duration::from_secs(9), "{:?}", output.elapsed);
+}
+
 /// F03
 #[test]
 fn removing_a_claim_with_a_lost_reply_does_not_touch_the_next_holder() {
