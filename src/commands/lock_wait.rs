@@ -13,6 +13,7 @@ use crate::backend::{Busy, Outlook, Refusal, StoreError};
 use crate::child::signals::{self, Source, WhileWaiting};
 use crate::child::{Event, Supervisor, sys};
 use crate::clock::{Alarm, Moment};
+use crate::duration::show_distance;
 use crate::exit::{Failure, FailureKind};
 use crate::identity::is_our_ancestor;
 use crate::lease::acquire::{Advice, NotGranted, Patience, Wait, WaitContext};
@@ -109,6 +110,12 @@ impl<'a> LockWait<'a> {
             }
             Advice::Wait
         };
+        let mut on_refused = |claim: &Claim, refusal: &Refusal| {
+            self.warn_of_exposure(&line);
+            if let (Refusal::Slots(theirs), Mode::Slots(ours)) = (refusal, claim.mode) {
+                line.other_slots(&claim.name, ours, *theirs);
+            }
+        };
         let mut on_failure = |error: &StoreError, until: Option<Moment>| {
             self.warn_of_exposure(&line);
             line.failed(error, until);
@@ -118,6 +125,7 @@ impl<'a> LockWait<'a> {
             check_held: &check_held,
             alarm: self.alarm,
             on_busy: &mut on_busy,
+            on_refused: &mut on_refused,
             on_failure: &mut on_failure,
         };
         let mut leaving: Option<Leaving> = None;
@@ -294,6 +302,15 @@ impl<'a> LockWait<'a> {
         }
     }
 
+    /// Reports that the lock was in use with another number of slots until the wait ended, and returns the message.
+    pub(super) fn report_other_slots(&self, awaited: &Awaited<'_>, claim: &Claim, theirs: u32) -> String {
+        let (name, waited) = (&claim.name, show_distance(awaited.waited));
+        let cause = self.cause(claim, &NotGranted::Refused(Refusal::Slots(theirs)));
+        let line = format!("{name} on {}: {cause}; gave up after {waited}", self.store());
+        self.reporter.held(name, None, &line);
+        line
+    }
+
     /// Reports that another client holds the lock, and returns the message. `instead` is the remedy for a
     /// holder that is an ancestor of this process.
     pub(super) fn report_contended(
@@ -310,7 +327,7 @@ impl<'a> LockWait<'a> {
         let line = format!(
             "{name} is held by the dlock that runs this very command: waiting for it would never end, and {instead}"
         );
-        self.reporter.held(name, busy, &line);
+        self.reporter.held(name, busy.holders.first(), &line);
         line
     }
 }

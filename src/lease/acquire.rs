@@ -56,6 +56,8 @@ pub struct WaitContext<'a> {
     pub alarm: &'a Alarm,
     /// Called with the holders after each attempt that finds the lock busy.
     pub on_busy: &'a mut dyn FnMut(&Claim, &Busy) -> Advice,
+    /// Called with each refusal that is followed by another attempt.
+    pub on_refused: &'a mut dyn FnMut(&Claim, &Refusal),
     /// Called with each failure of the store that is followed by another attempt, and with the end of these attempts,
     /// if they have one.
     pub on_failure: &'a mut dyn FnMut(&StoreError, Option<Moment>),
@@ -74,6 +76,9 @@ const RECONNECT: Duration = Duration::from_secs(1);
 const TRANSIENT_PAUSE: Duration = Duration::from_millis(50);
 /// The largest random part of the pause after repeated failures.
 const LONGEST_RECONNECT_JITTER: Duration = Duration::from_secs(4);
+/// The average pause before a lock is tried again that is in use with another number of slots: such a claim has no place
+/// in the queue.
+const SLOTS_PAUSE: Duration = Duration::from_millis(500);
 /// With `--no-wait`, a lock whose turn is another waiter's is tried again after this, then half as often each time ...
 const FIRST_TURN_PAUSE: Duration = Duration::from_millis(5);
 /// ... until that waiter must have claimed the lock or missed its turn. Other waiters may have been notified meanwhile.
@@ -142,7 +147,16 @@ async fn acquire_with_retries(
                 }
                 jitter(RECONNECT)
             }
-            Try::Replied(_, Attempt::Refused(refusal)) => return Err(NotGranted::Refused(refusal)),
+            Try::Replied(_, Attempt::Refused(refusal)) => {
+                *maybe_stored = false;
+                let may_change = matches!(refusal, Refusal::Slots(_)) && !claim.requires_outer_hold;
+                if !may_change || limits.intent == Intent::TakeNow || is_past(limits.wait_until) {
+                    return Err(NotGranted::Refused(refusal));
+                }
+                failures = 0;
+                (context.on_refused)(claim, &refusal);
+                SLOTS_PAUSE / 2 + jitter(SLOTS_PAUSE)
+            }
             Try::Replied(_, Attempt::NotDue(not_due)) => {
                 *maybe_stored = false;
                 return Err(NotGranted::NotDue(not_due));

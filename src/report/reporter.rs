@@ -183,14 +183,14 @@ impl Reporter {
             false => "not waiting, see --wait".to_owned(),
         };
         let line = format!("{}; {end}", describe(name, store, busy));
-        self.held(name, busy, &line);
+        self.held(name, busy.holders.first(), &line);
         line
     }
 
     /// Reports that another client holds the lock, in these words; silenced by `-q`.
-    pub fn held(&self, name: &LockName, busy: &Busy, message: &str) {
+    pub fn held(&self, name: &LockName, holder: Option<&Holder>, message: &str) {
         if !self.quiet {
-            let (holder, code) = (busy.holders.first(), Some(CONTENDED));
+            let code = Some(CONTENDED);
             let details = Details::new("warning", Outcome::Contended.as_str());
             self.write(Details { lock: Some(name), holder, code, ..details }, message);
         }

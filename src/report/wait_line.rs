@@ -26,6 +26,8 @@ pub struct WaitLine<'a> {
     end: Option<Moment>,
     /// The holders that were last found.
     found: RefCell<Option<(LockName, Busy, Moment)>>,
+    /// The number of slots that it was last in use with instead of ours.
+    other_slots: Cell<u32>,
     is_failing: Cell<bool>,
     screen: RefCell<Screen>,
 }
@@ -33,8 +35,8 @@ pub struct WaitLine<'a> {
 impl<'a> WaitLine<'a> {
     /// Begins a wait for locks in this store.
     pub fn new(reporter: &'a Reporter, store: &'a str, begin: Moment, end: Option<Moment>) -> WaitLine<'a> {
-        let (found, is_failing, screen) = Default::default();
-        WaitLine { reporter, store, begin, end, found, is_failing, screen }
+        let (found, other_slots, is_failing, screen) = Default::default();
+        WaitLine { reporter, store, begin, end, found, other_slots, is_failing, screen }
     }
 
     /// Notes that the lock is busy, and reports it the first time and when the holder changes.
@@ -44,6 +46,18 @@ impl<'a> WaitLine<'a> {
         let last = self.found.replace(Some((name.clone(), busy.clone(), Moment::now())));
         if last.is_none_or(|(last_name, last, _)| last_name != *name || who(&last) != who(busy)) {
             self.update();
+        }
+    }
+
+    /// Notes that the lock is in use with another number of slots, and reports it when that changes.
+    pub fn other_slots(&self, name: &LockName, ours: u32, theirs: u32) {
+        self.replied();
+        if self.other_slots.replace(theirs) != theirs {
+            let line = format!(
+                "{name} is in use with {theirs} slots; waiting until it has no holder and no waiter, to use it with {ours}"
+            );
+            let details = Details { lock: Some(name), ..Details::new("info", "waiting") };
+            self.print(details, &line);
         }
     }
 

@@ -1,10 +1,11 @@
 //! The first phase: acquiring the lock. Meanwhile the command is parked and signals apply to dlock itself.
 
 use super::Run;
+use crate::backend::Refusal;
 use crate::child::Supervisor;
 use crate::commands::lock_wait::{Interruption, LockWait};
 use crate::exit::{Exit, Failure};
-use crate::lease::acquire::NotGranted;
+use crate::lease::acquire::{NotGranted, Wait};
 use crate::lease::acquire_all::{HeldLock, Keepers, Lock};
 use crate::report::{Cause, Outcome, RunReport};
 
@@ -41,6 +42,16 @@ impl<'a> Run<'a> {
                 report.outcome = Outcome::Contended;
                 report.exit = Exit::Status(self.plan.settings.conflict_exit_code());
                 report.holder = busy.holders.first().cloned();
+                report.held_lock = Some(lock.claim.name.clone());
+                report.error = Some(line);
+                Ok(None)
+            }
+            Err((lock, NotGranted::Refused(Refusal::Slots(theirs))))
+                if lock_wait.patience.wait != Wait::No && !lock.claim.requires_outer_hold =>
+            {
+                let line = lock_wait.report_other_slots(&awaited, &lock.claim, theirs);
+                report.outcome = Outcome::Contended;
+                report.exit = Exit::Status(self.plan.settings.conflict_exit_code());
                 report.held_lock = Some(lock.claim.name.clone());
                 report.error = Some(line);
                 Ok(None)

@@ -92,15 +92,18 @@ fn min_hold_is_a_duration_and_not_too_long() {
 fn a_different_slot_count_than_that_of_a_live_client_is_refused_with_both() {
     for store in Store::each() {
         let refused = |ours: &str, theirs: u32| {
-            for patience in [&["--no-wait"][..], &["--wait", "forever"]] {
-                let run = store.run().args(["--slots", ours]).args(patience).command(["touch", "t"]).output();
-                let line = format!(
-                    "dlock: x on {}: --slots {ours}, but it is in use with {theirs} slots: give --slots {theirs}, or \
-                     wait until it has no holder and no waiter\n",
-                    store.url()
-                );
-                assert_eq!(run.outcome(), (Exit::Code(64), "", line.as_str()));
-            }
+            let run = store.run().args(["--slots", ours]).command(["touch", "t"]).output();
+            let line = format!(
+                "dlock: x on {}: --slots {ours}, but it is in use with {theirs} slots: give --slots {theirs}, or wait \
+                 until it has no holder and no waiter",
+                store.url()
+            );
+            assert_eq!(run.outcome(), (Exit::Code(64), "", &*format!("{line}\n")));
+            // The number may change while it waits.
+            let run = store.run().args(["--slots", ours, "--wait", "10ms"]).command(["touch", "t"]).output();
+            let gave_up = format!("dlock: {}; gave up after ", line.trim_start_matches("dlock: "));
+            assert_eq!((run.exit, run.stdout.as_str()), (Exit::Code(75), ""), "{}", run.stderr);
+            assert!(run.stderr.starts_with(&gave_up) && run.stderr.lines().count() == 1, "{}", run.stderr);
         };
         let holder = hold(&store, &["--slots", "3"]);
         for ours in ["2", "4", "10000"] {
@@ -119,6 +122,30 @@ fn a_different_slot_count_than_that_of_a_live_client_is_refused_with_both() {
         let run = store.run().args(["--slots", "5"]).sh("echo ran").output();
         assert_eq!(run.outcome(), (Exit::Code(0), "ran\n", ""), "{}", store.url());
         assert!(!store.place.path("t").exists());
+    }
+}
+
+#[test]
+fn a_run_with_another_slot_count_waits_until_nobody_uses_the_lock() {
+    for store in Store::each() {
+        let holders = [(); 2].map(|()| hold(&store, &["--slots", "3"]));
+        let run = store.run().args(["-v", "--slots", "5", "--wait", "forever"]);
+        let mut run = run.sh("echo slot $DLOCK_SLOT").spawn();
+        run.await_stderr(
+            "dlock: x is in use with 3 slots; waiting until it has no holder and no waiter, to use it with 5\n",
+        );
+        let [first, second] = holders;
+        end(first);
+        // One holder is left, and it does not run beside that.
+        let other = store.run().args(["--slots", "3"]).sh("echo ran").output();
+        assert_eq!(other.outcome(), (Exit::Code(0), "ran\n", ""));
+        run.assert_running();
+        assert_eq!(run.stdout(), "");
+        end(second);
+        let output = run.wait();
+        assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(0), "slot 0\n"), "{}", output.stderr);
+        // It is reported once, however often it was found.
+        assert_eq!(output.stderr.matches("in use with").count(), 1, "{}", output.stderr);
     }
 }
 

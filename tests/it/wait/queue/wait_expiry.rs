@@ -125,6 +125,7 @@ async fn tries(url: &str, name: &str, count: usize) -> OutcomeCounts {
                 check_held: &check_held,
                 alarm: &alarm,
                 on_busy: &mut |_, _| Advice::Wait,
+                on_refused: &mut |_, _| {},
                 on_failure: &mut |_, _| {},
             };
             let waits = acquire(&mut *waiter.backend, &waiter.claim, &limits, &TERMS, &mut around);

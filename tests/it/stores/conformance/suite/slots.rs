@@ -168,7 +168,7 @@ pub async fn a_different_slot_count_is_refused(rig: &mut dyn Rig) {
             assert_eq!(of(rig, slots).wait_in_line().await, Attempt::Refused(Refusal::Slots(3)));
         }
         let slots = slots.to_string();
-        let run = run_of(rig, &slots).args(["-q", "--wait", "forever"]).sh("echo ran").output();
+        let run = run_of(rig, &slots).arg("-q").sh("echo ran").output();
         assert_eq!((run.exit, run.stdout.as_str(), run.stderr.lines().count()), (Exit::Code(64), "", 1));
         let line = run.stderr.as_str();
         let beginning = format!("dlock: x on {}: --slots {slots}, ", open(&rig.url()).display());
@@ -176,7 +176,18 @@ pub async fn a_different_slot_count_is_refused(rig: &mut dyn Rig) {
     }
     assert_eq!(rig.waiters("x"), 0);
     holders[0].assert_held().await;
-    of(rig, 3).acquire().await;
+    let mut last = of(rig, 3);
+    last.acquire().await;
+    // With `--wait` it is not hopeless.
+    let mut run = run_of(rig, "4").args(["-v", "--wait", "forever"]).sh("echo ran").spawn();
+    run.await_stderr("x is in use with 3 slots; waiting ");
+    holders[0].release().await;
+    last.assert_held().await;
+    run.assert_running();
+    assert_eq!(run.stdout(), "");
+    last.release().await;
+    let output = run.wait();
+    assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(0), "ran\n"), "{}", output.stderr);
 }
 
 pub async fn a_different_slot_count_than_that_of_a_waiter_is_refused(rig: &mut dyn Rig) {
