@@ -157,6 +157,18 @@ impl Reporter {
         self.verbose(details, &format!("{name} was released"));
     }
 
+    /// Reports that dlock stays to keep a lock for the rest of the minimum hold time: on a terminal, with `-v`, or when
+    /// `CI` is set.
+    pub fn stays(&self, name: &LockName, rest: Duration) {
+        if self.reports_waiting {
+            let rest = show_distance(rest);
+            let message = format!(
+                "{name}: the command has ended; dlock keeps the lock for another {rest} (--min-hold)"
+            );
+            self.write(Details { lock: Some(name), ..Details::new("info", "min_hold") }, &message);
+        }
+    }
+
     /// Reports that a run with `--once-per` is not due; silenced by `-q`.
     pub fn done(&self, name: &LockName, not_due: &NotDue) {
         if !self.quiet {

@@ -154,7 +154,9 @@ impl Run<'_> {
             let attempt = hold::release(&mut **backend, &lock.claim, rest, ending);
             match within(bound, attempt).await {
                 Ok(Release::NotYet(again)) if !is_lost => {
-                    stays.set(true);
+                    if !stays.replace(true) && !rest.is_zero() {
+                        self.reporter.stays(&lock.claim.name, rest);
+                    }
                     // A revocation may arrive without a notification.
                     let _ = timeout(again.min(LONGEST_UNWATCHED), async {
                         tokio::select! {

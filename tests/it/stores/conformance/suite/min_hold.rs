@@ -53,6 +53,20 @@ pub async fn the_lock_is_kept_for_min_hold(rig: &mut dyn Rig) {
     assert_eq!(run.wait().outcome(), (Exit::Code(0), "ran\n", ""));
 }
 
+/// A run that exits at once needs no explanation.
+pub async fn a_run_that_stays_to_keep_the_lock_reports_it(rig: &mut dyn Rig) {
+    let stays = !rig.has_leases();
+    let mut run = run_for(rig, "2s").args(["-v"]).sh("echo ran").spawn();
+    if stays {
+        run.await_stderr("x: the command has ended; dlock keeps the lock for another ");
+        run.assert_running();
+    }
+    let output = run.wait();
+    assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(0), "ran\n"));
+    let lines = output.stderr.lines().filter(|line| line.ends_with(" (--min-hold)")).count();
+    assert_eq!(lines, usize::from(stays), "{}", output.stderr);
+}
+
 pub async fn min_hold_does_not_delay_a_longer_command(rig: &mut dyn Rig) {
     let output = rig.run().args(["--min-hold", "20ms"]).sh("sleep 0.1; echo ran").output();
     assert_eq!(output.outcome(), (Exit::Code(0), "ran\n", ""));
