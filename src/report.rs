@@ -112,6 +112,31 @@ pub fn describe_holder(holder: &Holder, store: &str) -> String {
     format!("{}{age}{rest}", describe_identity(identity))
 }
 
+/// Describes the removal of a hold without its owner's consent, with the risk.
+pub fn removed(name: &LockName, holder: &Holder, store: &str) -> String {
+    let Some(identity) = &holder.identity else {
+        let whose = describe_holder(holder, store);
+        return format!(
+            "{name} was removed from {whose}: it may still work beside the command of the next holder"
+        );
+    };
+    let whose = describe_identity(identity);
+    let held =
+        holder.age.map(|age| format!(", which had held it for {}", show_distance(age))).unwrap_or_default();
+    if !identity.unattended {
+        return format!(
+            "{name} was removed from {whose}{held}: its command may still run beside that of the next holder, until it \
+             notices"
+        );
+    }
+    let rest = holder.remaining.map(|rest| format!(", with {} of the lease left", show_distance(rest)));
+    let rest = rest.unwrap_or_default();
+    format!(
+        "{name} was removed from {whose}{held}{rest}: what runs under that token may still run beside the command of the \
+         next holder, until it renews or checks the token"
+    )
+}
+
 /// Describes the revocation of a hold of this lock.
 pub fn revoked(name: &LockName, store: &str, revocation: &Revocation) -> String {
     format!("{name} on {store}: the lock was {}", broken_by(revocation))

@@ -16,7 +16,7 @@ use crate::identity;
 use crate::lease::acquire::Wait;
 use crate::lock::record::{BROKEN, REMOVED};
 use crate::lock::{Holder, Record, Revocation};
-use crate::report::{Reporter, broken_by, describe_holder, printable, store_error};
+use crate::report::{Reporter, broken_by, describe_holder, printable, removed, store_error};
 use crate::settings::{BreakArguments, BreakPlan};
 
 /// The poll interval for a store without notifications.
@@ -238,19 +238,16 @@ impl Breaking<'_> {
         let mut status = Exit::SUCCESS;
         for holder in left {
             let whose = describe_holder(holder, store);
-            let removed = within(plan.target.connect_timeout, self.store.remove(name, holder)).await?;
-            self.reporter.warning(&match removed {
-                Removal::Removed => format!(
-                    "{name} was removed from {whose}: its command may still run beside that of the next holder, until \
-                     it notices"
-                ),
+            let removal = within(plan.target.connect_timeout, self.store.remove(name, holder)).await?;
+            self.reporter.warning(&match removal {
+                Removal::Removed => removed(name, holder, store),
                 Removal::Changed => format!("{name} is no longer held as shown: nothing was removed"),
                 Removal::Impossible => format!(
                     "{name} is held by {whose} by a file descriptor, which cannot be removed: stop that process, and \
                      the lock is free"
                 ),
             });
-            if removed == Removal::Removed {
+            if removal == Removal::Removed {
                 self.note(REMOVED, holder).await;
             } else {
                 status = Exit::CONTENDED;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use self::table::{Cell, FENCING_TOKEN, Layout, Table};
 pub(super) use self::table::{Colour, painted};
 use super::form::Form;
-use super::{broken_by, printable};
+use super::{broken_by, describe_identity, printable};
 use crate::backend::admin::Inspection;
 use crate::duration::show_distance;
 use crate::lock::record::{ACQUIRED, BROKEN, RELEASED, REMOVED};
@@ -205,8 +205,7 @@ fn why(record: &Record) -> String {
     let why = match (&record.holder, &record.error) {
         (Some(holder), _) => {
             let lock = record.held_lock.as_ref().map(|lock| format!("{lock} is ")).unwrap_or_default();
-            let Identity { host, pid, user, command, .. } = holder;
-            let holder = format!("{host} (pid {pid}, {user}, {command})");
+            let holder = describe_identity(holder);
             match (record.outcome.as_str(), &record.reason) {
                 (BROKEN | REMOVED, Some(reason)) => Some(format!("from {holder}: {reason}")),
                 (BROKEN | REMOVED, None) => Some(format!("from {holder}")),

@@ -45,12 +45,22 @@ fn the_hold_of_a_token_is_removed_only_with_force() {
         (
             Exit::Code(0),
             format!(
-                "dlock: x was removed from {who}: its command may still run beside that of the next holder, \
-                until it notices\n"
+                "dlock: x was removed from a token of {} ({}, dlock acquire, note: release 4), which had held it for \
+                 TIME, with TIME of the lease left: what runs under that token may still run beside the command of the \
+                 next holder, until it renews or checks the token\n",
+                host(),
+                user()
             )
         )
     );
     assert!(!store.is_held());
+    // In the history, too, a token has no process.
+    let history = store.place.bare().args(["status", "-b", store.url(), "--history", "x"]).output().stdout;
+    let row = history.lines().find(|line| line.contains("  removed  ")).expect("the break");
+    assert!(
+        row.ends_with(&format!("  from a token of {} ({}, dlock acquire, note: release 4)", host(), user())),
+        "{row}"
+    );
     assert_eq!(renew(&store).exit, Exit::Code(76));
 }
 
@@ -74,7 +84,7 @@ fn a_dlock_notices_that_its_lock_was_removed() {
         let mut run = stubborn(run, &inherited_lock);
         // Its grace is longer than the wait of the break.
         let output = breaking(&store).args(["--force", "--wait", "200ms"]).output();
-        let who = format!("{} (pid PID, {}, probe) for TIME", host(), user());
+        let who = format!("{} (pid PID, {}, probe), which had held it for TIME", host(), user());
         assert_eq!(output.exit, Exit::Code(0), "{output:?}");
         assert_eq!(
             without_times(&output.stderr),

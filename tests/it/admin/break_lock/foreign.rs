@@ -120,8 +120,7 @@ mod on_redis {
             waiter.await_stderr("waiting");
             let output = breaking(&store).arg("--force").output();
             let warning = format!(
-                "dlock: x was removed from {who}: its command may still run beside that of the next holder, \
-                until it notices\n"
+                "dlock: x was removed from {who}: it may still work beside the command of the next holder\n"
             );
             assert_eq!(output.exit, Exit::Code(0), "{output:?}");
             assert_eq!(super::super::without_times(&output.stderr), warning);

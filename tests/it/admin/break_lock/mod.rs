@@ -100,7 +100,7 @@ fn without_times(text: &str) -> String {
         let is_time =
             number.starts_with(|c: char| c.is_ascii_digit()) && number.ends_with(|c: char| "smh".contains(c));
         match words.last().map(String::as_str) {
-            Some("for" | "in" | "another" | "TIME,") if is_time => words.push(format!("TIME{end}")),
+            Some("for" | "in" | "another" | "with" | "TIME,") if is_time => words.push(format!("TIME{end}")),
             // `1m 30s`
             Some("TIME") if is_time => *words.last_mut().unwrap() = format!("TIME{end}"),
             Some("(pid") => words.push(format!("PID{end}")),
