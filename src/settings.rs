@@ -8,6 +8,7 @@ mod break_lock;
 mod command_line;
 mod common_arguments;
 mod configuration;
+mod doctor;
 mod document;
 mod rejected;
 mod run;
@@ -25,11 +26,12 @@ pub use self::acquire::{AcquireArguments, AcquirePlan};
 pub use self::backends::{BackendSettings, Warning};
 pub use self::break_lock::{BreakArguments, BreakPlan};
 pub use self::command_line::{
-    Command, CompletionsArguments, DoctorArguments, ManArguments, Request, ShellArgument, command,
-    command_with_common_options, parse, partial_common_arguments,
+    Command, CompletionsArguments, ManArguments, Request, ShellArgument, command, command_with_common_options,
+    parse, partial_common_arguments,
 };
 pub use self::common_arguments::{CommonArguments, LogFormat};
 pub use self::configuration::Configuration;
+pub use self::doctor::{DoctorArguments, FloorPlan};
 pub use self::rejected::{file_of, format_of};
 pub use self::run::{MOST_NAMES, OutputFiles, RunArguments, RunPlan, known, program_failure};
 pub use self::show::{ConfigArguments, ConfigCommand, Shown, ShownTable, ShownValue};

@@ -6,8 +6,8 @@ use crate::lock::{FencingToken, Holder, LockName, LockState, NotedRecord, Revoca
 
 /// A store of locks, as seen by its operators.
 ///
-/// Each method may be dropped halfway, like those of [`Backend`]; only [`LockAdmin::revoke`] and [`LockAdmin::remove`]
-/// change a lock.
+/// Each method may be dropped halfway, like those of [`Backend`]; only [`LockAdmin::revoke`], [`LockAdmin::remove`]
+/// and [`LockAdmin::raise_fencing`] change a lock.
 pub trait LockAdmin: Backend {
     /// Lists the locks that may be in use: at least those that a dlock holds or waits for. The cost is proportional to
     /// their number, not to the other contents of the store.
@@ -42,6 +42,17 @@ pub trait LockAdmin: Backend {
         &'a mut self,
         name: &'a LockName,
     ) -> Reply<'a, Result<Option<FencingToken>, StoreError>>;
+
+    /// Sees to it that every later fencing token of a lock that nobody holds is larger than `floor`. Never lowers the
+    /// counter. A claim that is decided on at the same moment may still get a smaller token.
+    ///
+    /// # Errors
+    /// The store could not be queried, or refused.
+    fn raise_fencing<'a>(
+        &'a mut self,
+        name: &'a LockName,
+        floor: FencingToken,
+    ) -> Reply<'a, Result<Raised, StoreError>>;
 
     /// Returns the last outcomes of a lock, the latest first.
     ///
@@ -124,6 +135,19 @@ impl From<StoreError> for Unknown {
             StoreError::Unavailable { reason, .. } => Unknown::Unanswered(reason),
         }
     }
+}
+
+/// The result of [`LockAdmin::raise_fencing`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Raised {
+    /// Every later token is larger.
+    Done,
+    /// The lock is held; nothing was changed.
+    Held,
+    /// This larger token has been granted; nothing was changed.
+    Above(FencingToken),
+    /// These locks have no fencing tokens, and why.
+    Unsupported(String),
 }
 
 /// The result of [`LockAdmin::revoke`].

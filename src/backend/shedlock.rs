@@ -96,7 +96,7 @@ impl Gate {
         self.check(db).await?;
         let claim = match purpose {
             Purpose::Claim(claim) | Purpose::Renew(claim) | Purpose::Release(claim) => Some(claim),
-            Purpose::Operate | Purpose::Record => None,
+            Purpose::Operate | Purpose::Prepare | Purpose::Record => None,
         };
         let mine = claim.map(|claim| ((name.clone(), identity(&claim.token)), claim));
         if let Some((key, claim)) = &mine {

@@ -235,7 +235,7 @@ impl LedgerStore for ZooKeeperStore {
 fn claim_of(purpose: &Purpose) -> Option<&Claim> {
     match purpose {
         Purpose::Claim(claim) | Purpose::Renew(claim) | Purpose::Release(claim) => Some(claim),
-        Purpose::Operate | Purpose::Record => None,
+        Purpose::Operate | Purpose::Prepare | Purpose::Record => None,
     }
 }
 

@@ -1,6 +1,9 @@
 //! `dlock doctor`: runs the checks of the store and of this host, and prints the findings.
 
+mod fencing_floor;
 mod host;
+
+use std::slice::from_ref;
 
 use super::{execute, notices_about};
 use crate::backend::StoreError;
@@ -10,7 +13,7 @@ use crate::clock::{Alarm, Moment};
 use crate::duration::show;
 use crate::exit::{Exit, Failure};
 use crate::report::{DoctorReport, Form, Reporter, printable};
-use crate::settings::{DoctorArguments, StoreTarget};
+use crate::settings::{DoctorArguments, FloorPlan, StoreTarget};
 
 const PROBLEMS: u8 = 1;
 
@@ -18,6 +21,18 @@ const PROBLEMS: u8 = 1;
 /// itself.
 pub fn doctor(arguments: &DoctorArguments) -> Exit {
     let reporter = Reporter::of(&arguments.common);
+    match FloorPlan::of(arguments) {
+        Ok(None) => {}
+        Ok(Some(plan)) => {
+            return execute(
+                &reporter,
+                Ok(plan),
+                |plan| notices_about(&reporter, from_ref(&plan.name), &plan.target),
+                async |plan| fencing_floor::raise(plan, &reporter).await,
+            );
+        }
+        Err(failure) => return reporter.failure(&failure),
+    }
     if arguments.policy {
         let target = StoreTarget::of_policy(&arguments.common);
         return target.map_or_else(|failure| reporter.failure(&failure), |target| policy(&target, &reporter));

@@ -10,8 +10,8 @@ use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand, 
 use super::rejected::{argument_of, one_line};
 use super::suggestion;
 use super::{
-    AcquireArguments, BreakArguments, CheckArguments, CommonArguments, ConfigArguments, ReleaseArguments,
-    RenewArguments, RunArguments, StatusArguments,
+    AcquireArguments, BreakArguments, CheckArguments, CommonArguments, ConfigArguments, DoctorArguments,
+    ReleaseArguments, RenewArguments, RunArguments, StatusArguments,
 };
 use crate::exit::Failure;
 
@@ -60,26 +60,6 @@ pub enum Command {
     Release(Box<ReleaseArguments>),
     /// Check whether the lock is still held: 0 yes, 76 no
     Check(Box<CheckArguments>),
-}
-
-/// `dlock doctor`
-#[derive(Debug, Default, Args)]
-#[command(after_help = "With --help: examples, environment and exit status.", after_long_help = include_str!("help/doctor.txt"))]
-pub struct DoctorArguments {
-    /// Print one JSON object instead of text
-    #[arg(long, help_heading = "Output")]
-    pub json: bool,
-
-    /// Create what the store needs before its first lock, such as a table, and then check it
-    #[arg(long, conflicts_with = "policy")]
-    pub init: bool,
-
-    /// Print the commands that give a user the rights that dlock needs, and contact no store
-    #[arg(long, conflicts_with = "json", help_heading = "Output")]
-    pub policy: bool,
-
-    #[command(flatten)]
-    pub common: CommonArguments,
 }
 
 #[derive(Debug, Default, Args)]

@@ -69,6 +69,17 @@ pub(super) fn parse_fencing_token(text: &str) -> Result<FencingToken, String> {
     number.ok_or_else(|| "expected a positive integer, as dlock status --wide shows it".to_owned())
 }
 
+/// `--fencing-floor`
+///
+/// # Errors
+/// The text is not a positive integer, or no larger fencing token would be left.
+pub(super) fn parse_fencing_floor(text: &str) -> Result<FencingToken, String> {
+    let number = text.parse().ok().and_then(FencingToken::new);
+    number.filter(|floor| floor.number() < FencingToken::END - 1).ok_or_else(|| {
+        format!("expected a positive integer below {}, which leaves a larger token", FencingToken::END - 1)
+    })
+}
+
 /// Completes the description of an option.
 pub(super) fn described<T: Setting>(option: Arg, help: &str, default: Option<Value>) -> Arg {
     let help = help.trim();

@@ -55,6 +55,10 @@ impl LockDirectory {
         let sidecar_path = self.location.sidecar_path(name);
         let mut lock_file = match purpose {
             Purpose::Claim(_) => Some(self.open_lock_file(name)?),
+            Purpose::Prepare => {
+                self.location.prepare()?;
+                None
+            }
             _ => None,
         };
         let loss = self.loss(purpose, name)?;
@@ -69,7 +73,7 @@ impl LockDirectory {
         let mut taken = None;
         let (mut ledger, value, effect, watch) = loop {
             let mut ledger = before.clone();
-            if matches!(purpose, Purpose::Claim(_)) {
+            if matches!(purpose, Purpose::Claim(_) | Purpose::Prepare) {
                 ledger.name = self.location.recorded_name(name);
             }
             let observation = Observation {
@@ -135,7 +139,7 @@ impl LockDirectory {
             }
             // What the sidecar records about a hold is information for others; what keeps it is the descriptors.
             Purpose::Claim(_) | Purpose::Renew(_) | Purpose::Release(_) => {}
-            Purpose::Operate | Purpose::Record => written.clone()?,
+            Purpose::Operate | Purpose::Prepare | Purpose::Record => written.clone()?,
         }
         let unwritten = match &sidecar {
             None => Some(format!("{} cannot be used", sidecar_path.display())),
@@ -314,7 +318,7 @@ fn is_holder(held: &HeldFile, purpose: &Purpose) -> bool {
     let is_ours = |claim: &Claim| held.entry.token == claim.token.reveal();
     match purpose {
         Purpose::Claim(claim) | Purpose::Renew(claim) | Purpose::Release(claim) => is_ours(claim),
-        Purpose::Operate | Purpose::Record => false,
+        Purpose::Operate | Purpose::Prepare | Purpose::Record => false,
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::store::{LedgerStore, Purpose, Step};
 use super::{decide, view};
-use crate::backend::admin::{Inspection, LockAdmin, Removal, Revoked};
+use crate::backend::admin::{Inspection, LockAdmin, Raised, Removal, Revoked};
 use crate::backend::diagnosis::Diagnosis;
 use crate::backend::{
     Again, Attempt, Backend, Busy, Change, Ending, Hazard, Intent, Release, Renewal, Reply, StoreError,
@@ -138,6 +138,16 @@ impl<S: LedgerStore> LockAdmin for Contender<S> {
         name: &'a LockName,
     ) -> Reply<'a, Result<Option<FencingToken>, StoreError>> {
         self.operate(name, Purpose::Operate, |ledger, _| Step::reply(FencingToken::new(ledger.fencing_token)))
+    }
+
+    fn raise_fencing<'a>(
+        &'a mut self,
+        name: &'a LockName,
+        floor: FencingToken,
+    ) -> Reply<'a, Result<Raised, StoreError>> {
+        self.operate(name, Purpose::Prepare, move |ledger, observed| {
+            decide::raise_fencing(ledger, observed, floor)
+        })
     }
 
     fn history<'a>(&'a mut self, name: &'a LockName) -> Reply<'a, Result<Vec<NotedRecord>, StoreError>> {

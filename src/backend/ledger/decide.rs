@@ -11,7 +11,7 @@ use super::room::Room;
 use super::store::{Effect, Step, Watch};
 use super::value::{HolderEntry, Ledger};
 use super::{outcomes, success, view};
-use crate::backend::admin::{Removal, Revoked};
+use crate::backend::admin::{Raised, Removal, Revoked};
 use crate::backend::{Attempt, Ending, Intent, Loss, Refusal, Release, Renewal};
 use crate::lock::{Claim, FencingToken, Holder, Mode, Record, Revocation};
 
@@ -259,6 +259,21 @@ pub fn remove(ledger: &mut Ledger, observed: &dyn Observed, shown: &Holder) -> S
     ledger.holders.retain(|holder| !is_meant(holder));
     call_next(ledger, observed, mode);
     Step::reply(Removal::Removed)
+}
+
+/// Decides on a floor for the fencing tokens of a lock that nobody holds: each later one is larger.
+pub fn raise_fencing(ledger: &mut Ledger, observed: &dyn Observed, floor: FencingToken) -> Step<Raised> {
+    if let Some(why) = observed.lacks_ledger() {
+        return Step::reply(Raised::Unsupported(why));
+    }
+    if ledger.holders.iter().any(|holder| holder.counts(observed)) || observed.foreign().is_some() {
+        return Step::reply(Raised::Held);
+    }
+    if let Some(last) = FencingToken::new(ledger.fencing_token).filter(|last| *last > floor) {
+        return Step::reply(Raised::Above(last));
+    }
+    ledger.fencing_token = floor.number();
+    Step::reply(Raised::Done)
 }
 
 fn done<T>(value: T, effect: Effect) -> Step<T> {

@@ -206,7 +206,7 @@ pub async fn change<S: EntryStore, T>(
         // The others depend on what is stored.
         Purpose::Claim(claim) if !claim.outer.is_empty() || claim.once_per.is_some() => None,
         Purpose::Claim(_) | Purpose::Release(_) => store.assumed(name, purpose),
-        Purpose::Renew(_) | Purpose::Operate | Purpose::Record => None,
+        Purpose::Renew(_) | Purpose::Operate | Purpose::Prepare | Purpose::Record => None,
     };
     let mut has_joined = false;
     for attempt in 0..MAX_CONFLICTS {
@@ -279,7 +279,7 @@ async fn list<S: EntryStore>(
 ) -> Result<Listing, StoreError> {
     let listing = store.list(name, purpose).await?;
     match (listing.unreadable, purpose) {
-        (Some(unreadable), Purpose::Claim(_) | Purpose::Operate | Purpose::Record) => {
+        (Some(unreadable), Purpose::Claim(_) | Purpose::Operate | Purpose::Prepare | Purpose::Record) => {
             Err(StoreError::Config(format!("{name}: {unreadable}")))
         }
         _ => Ok(listing),

@@ -90,7 +90,7 @@ impl Facts {
         let is_mine = |holder: &HolderEntry| Some(holder.token.as_str()) == token;
         let is_needed = match purpose {
             Purpose::Claim(_) => !ledger.is_idle(),
-            Purpose::Renew(_) | Purpose::Operate => true,
+            Purpose::Renew(_) | Purpose::Operate | Purpose::Prepare => true,
             // A session that lasts has kept the gate; a lease may be that of another process.
             Purpose::Release(claim) if store.passed(claim).is_some() => false,
             Purpose::Release(_) => {

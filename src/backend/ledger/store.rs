@@ -22,6 +22,8 @@ pub enum Purpose {
     Release(Claim),
     /// To end the hold of another client. A ledger that does not exist is not created.
     Operate,
+    /// To change the ledger of a lock that nobody holds. A ledger that does not exist is created.
+    Prepare,
     /// To add an outcome. Nothing else of the ledger is read or changed.
     Record,
 }
@@ -31,7 +33,7 @@ impl Purpose {
     pub fn claim(&self) -> Option<&Claim> {
         match self {
             Purpose::Claim(claim) | Purpose::Renew(claim) | Purpose::Release(claim) => Some(claim),
-            Purpose::Operate | Purpose::Record => None,
+            Purpose::Operate | Purpose::Prepare | Purpose::Record => None,
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::store::{Known, MemcachedStore, Step};
-use crate::backend::admin::{Inspection, LockAdmin, Removal, Revoked};
+use crate::backend::admin::{Inspection, LockAdmin, Raised, Removal, Revoked};
 use crate::backend::diagnosis::Diagnosis;
 use crate::backend::location::Demand;
 use crate::backend::{Backend, Reply, StoreError};
@@ -38,6 +38,14 @@ impl LockAdmin for MemcachedStore {
         &'a mut self,
         _: &'a LockName,
     ) -> Reply<'a, Result<Option<FencingToken>, StoreError>> {
+        self.refused(Demand::FencingTokens)
+    }
+
+    fn raise_fencing<'a>(
+        &'a mut self,
+        _: &'a LockName,
+        _: FencingToken,
+    ) -> Reply<'a, Result<Raised, StoreError>> {
         self.refused(Demand::FencingTokens)
     }
 

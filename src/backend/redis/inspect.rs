@@ -10,9 +10,9 @@ use self::view::{HistoryReply, HistoryRequest, LookReply, LookRequest, View, rec
 use super::connection::{CommandReply, Connection, RequestOptions, value_of};
 use super::keys::{INDEX, Keys, RECORDED};
 use super::reply::{Outcome, nonsense, read, text, unexpected};
-use super::script::{By, LOOK, Operation, ScriptRequest, json};
+use super::script::{By, LOOK, Operation, ScriptRequest, json, millis};
 use super::store::RedisStore;
-use crate::backend::admin::{Inspection, LockAdmin, Removal, Revoked};
+use crate::backend::admin::{Inspection, LockAdmin, Raised, Removal, Revoked};
 use crate::backend::diagnosis::Diagnosis;
 use crate::backend::{Backend, Reply, StoreError};
 use crate::lock::{FencingToken, Holder, LockName, NotedRecord, Revocation, Token, Unknown};
@@ -236,6 +236,28 @@ impl LockAdmin for RedisStore {
             let last = self.request_one(&fencing, redis::cmd("GET").arg(&fencing).clone()).await?;
             // What is not a number is replaced by the next grant.
             Ok(text(Some(&last)).and_then(|number| FencingToken::new(number.parse().ok()?)))
+        })
+    }
+
+    fn raise_fencing<'a>(
+        &'a mut self,
+        name: &'a LockName,
+        floor: FencingToken,
+    ) -> Reply<'a, Result<Raised, StoreError>> {
+        Box::pin(async move {
+            let (keys, floor) = (self.keys(name), floor.to_string());
+            let raise = Operation::Raise { floor, counter_life: millis(self.counter_ttl()) };
+            self.connect().await?;
+            let request = ScriptRequest::new(raise, &keys, "");
+            match self.request(&request, RequestOptions::default()).await?.outcome {
+                Outcome::Raised => Ok(Raised::Done),
+                Outcome::Held => Ok(Raised::Held),
+                Outcome::Above { fencing } => {
+                    let last = fencing.parse().ok().and_then(FencingToken::new);
+                    last.map(Raised::Above).ok_or_else(nonsense)
+                }
+                other => Err(unexpected(&other)),
+            }
         })
     }
 

@@ -569,21 +569,33 @@ local function read_since_marker(id)
   end
 end
 
--- Returns the fencing token of the next grant, or `to` if that is larger. A counter starts at the server's time. On a
--- single server, and on a node that may have come back with an older counter, the time is also the minimum for the next
--- token. With `noted`, the token was given by other nodes and is only stored.
-local function next_fencing(to, life, noted)
+-- Stores the last fencing token. A counter that is ahead of the server's time, such as one that was raised, must not
+-- expire: a new one starts at that time.
+local function set_counter(last, life)
+  call('SET', counter, string.format('%.0f', last))
+  if life ~= 0 and last < now * 1000 + life * 500 then
+    call('PEXPIRE', counter, life)
+  end
+end
+
+-- The last fencing token; 0 if there is none.
+local function last_fencing()
   local last = tonumber(call('GET', counter) or 0)
   if not last or last ~= last or last < 0 then
     last = 0
   end
+  return last
+end
+
+-- Returns the fencing token of the next grant, or `to` if that is larger. A counter starts at the server's time. On a
+-- single server, and on a node that may have come back with an older counter, the time is also the minimum for the next
+-- token. With `noted`, the token was given by other nodes and is only stored.
+local function next_fencing(to, life, noted)
+  local last = last_fencing()
   local least = born and last > 0 and born * 1000 or time[1] * 1000000 + time[2]
   local next = noted and math.max(last, to) or math.max(math.floor(last) + 1, least, to)
   if next < 9007199254740992 then
-    call('SET', counter, string.format('%.0f', next))
-    if life ~= 0 then
-      call('PEXPIRE', counter, life)
-    end
+    set_counter(next, life)
     return string.format('%.0f', noted and to or next)
   end
 end
@@ -977,6 +989,20 @@ local function record_run()
   return {outcome = 'done'}
 end
 
+-- Raises the fencing counter of a free lock.
+local function raise()
+  count_members()
+  if mode == 'f' or mode and count > 0 then
+    return {outcome = 'held'}
+  end
+  local last, floor = last_fencing(), tonumber(request.floor)
+  if last > floor then
+    return {outcome = 'above', fencing = string.format('%.0f', last)}
+  end
+  set_counter(floor, request.counter_life)
+  return {outcome = 'raised'}
+end
+
 -- Redlock: gives the hold the fencing token of the other nodes, or a larger one. If a majority has given the token
 -- already it is only stored.
 local function fence()
@@ -992,7 +1018,8 @@ local function fence()
 end
 
 local operations = {
-  acquire = acquire, renew = renew, release = release, revoke = revoke, delete = delete_foreign, record = record_run, fence = fence
+  acquire = acquire, renew = renew, release = release, revoke = revoke, delete = delete_foreign, record = record_run, fence = fence,
+  raise = raise
 }
 local is_claim_at_node = request.operation == 'acquire' and request.node
 if is_claim_at_node then

@@ -133,6 +133,14 @@ pub(super) enum Outcome {
     Fenced {
         fencing: String,
     },
+    /// Every later fencing token is larger than the floor.
+    Raised,
+    /// The fencing counter is not raised while the lock is held.
+    Held,
+    /// The last fencing token is larger than the floor.
+    Above {
+        fencing: String,
+    },
 }
 
 /// Why a claim is not granted.

@@ -61,7 +61,7 @@ macro_rules! script {
 }
 
 /// All operations on a lock.
-static LOCK: Script = script!("lock.lua", "b7320b4d2c4f0020542b4b62a93242e8afa85a06");
+static LOCK: Script = script!("lock.lua", "87eebdc49fe98bd30dbaeeb2f037b2c9cecb9396");
 
 /// Inspects locks.
 pub(super) static LOOK: Script = script!("look.lua", "4d14e2384d5f19e354feab3f02a1c5d7f4fe4404");
@@ -132,6 +132,11 @@ pub(super) enum Operation<'a> {
     },
     Record {
         record: String,
+    },
+    /// Every later fencing token is larger than `floor`.
+    Raise {
+        floor: String,
+        counter_life: u64,
     },
     /// Only tries the rights.
     TryRights {

@@ -71,7 +71,9 @@ impl ZooKeeperStore {
         match purpose {
             Purpose::Claim(_) if self.client.is_proven() => Request::Sync { path },
             Purpose::Claim(_) | Purpose::Renew(_) => Request::Multi(vec![Request::Check { path }]),
-            Purpose::Release(_) | Purpose::Operate | Purpose::Record => Request::Sync { path },
+            Purpose::Release(_) | Purpose::Operate | Purpose::Prepare | Purpose::Record => {
+                Request::Sync { path }
+            }
         }
     }
 

@@ -225,7 +225,8 @@ impl ZooKeeperStore {
         }
     }
 
-    /// Finds out whether the node that was created is the first one. If not, it gets the value of a waiter.
+    /// Finds out whether the node that was created is the first one, and its order the next fencing token. If not, it gets
+    /// the value of a waiter.
     async fn created(
         &mut self,
         lock: &str,
@@ -250,7 +251,9 @@ impl ZooKeeperStore {
         let stat = stat.unwrap_or(Stat { czxid: zxid, mzxid: zxid, owner, ..Stat::default() });
         let node = Node { number, name };
         let is_ahead = |other: &String| parse(other).is_some_and(|(number, _)| number < node.number);
-        let is_first = alone.is_some() && !children.reader().texts()?.iter().any(is_ahead);
+        // A token that was raised above the orders of nodes, or given before the store lost them, decides.
+        let is_next = self.beside.as_ref().is_none_or(|beside| beside.value.fencing_token < revision);
+        let is_first = alone.is_some() && is_next && !children.reader().texts()?.iter().any(is_ahead);
         let mut stored = Stored { stat, value: Some(waiting.clone()) };
         match alone {
             Some(alone) if is_first => {

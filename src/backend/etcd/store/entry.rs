@@ -172,7 +172,7 @@ impl EntryStore for EtcdStore {
             Purpose::Claim(_) => UseOfLeases::Acquire,
             Purpose::Renew(_) => UseOfLeases::Keep,
             Purpose::Release(_) => UseOfLeases::Release,
-            Purpose::Operate | Purpose::Record => UseOfLeases::None,
+            Purpose::Operate | Purpose::Prepare | Purpose::Record => UseOfLeases::None,
         };
         let mut snapshot = match purpose {
             Purpose::Claim(claim) if self.lease.is_some() || claim.outer.is_empty() => {
@@ -276,7 +276,7 @@ fn snapshot(
     let others = match purpose {
         // Whatever others have written: a hold can be kept and ended.
         Purpose::Renew(_) | Purpose::Release(_) => OtherFormats::Foreign,
-        Purpose::Claim(_) | Purpose::Operate | Purpose::Record => OtherFormats::Reject,
+        Purpose::Claim(_) | Purpose::Operate | Purpose::Prepare | Purpose::Record => OtherFormats::Reject,
     };
     let mut snapshot = Snapshot::of(name, reply, others)?;
     // The keys of a lease go with it, maybe a moment later.

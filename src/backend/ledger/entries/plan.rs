@@ -198,10 +198,12 @@ pub fn plan<T>(
     let mut writes = Vec::new();
     let Entry { version, value: mut beside, .. } = listing.beside.clone();
     beside.success = after.success.clone();
-    if let Some((_, fencing)) = grant.as_ref().filter(|_| !is_regular) {
+    match grant.as_ref() {
         // This document assigns the tokens until the store has caught up: it has lost revisions, or readers have tokens
         // that are larger than the order of the claim.
-        beside.fencing_token = *fencing;
+        Some((_, fencing)) if !is_regular => beside.fencing_token = *fencing,
+        None if after.fencing_token > fencing_before => beside.fencing_token = after.fencing_token,
+        _ => {}
     }
     if !terms.records_apart {
         for (at, record) in std::mem::take(&mut outcomes) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::node::NodeClient;
 use super::quorum::Replies;
 use super::{RedlockStore, merge};
-use crate::backend::admin::{Inspection, LockAdmin, Removal, Revoked};
+use crate::backend::admin::{Inspection, LockAdmin, Raised, Removal, Revoked};
 use crate::backend::diagnosis::Diagnosis;
 use crate::backend::{Backend, Reply, StoreError};
 use crate::lock::{FencingToken, Holder, LockName, LockState, NotedRecord, Revocation, Token};
@@ -53,6 +53,14 @@ fn union(replies: &Replies<Vec<LockName>>) -> Vec<LockName> {
     names
 }
 
+/// Returns the last fencing token of a node that is not raised.
+fn last((_, raised): (usize, Raised)) -> Option<FencingToken> {
+    match raised {
+        Raised::Above(last) => Some(last),
+        Raised::Done | Raised::Held | Raised::Unsupported(_) => None,
+    }
+}
+
 impl LockAdmin for RedlockStore {
     fn list(&mut self) -> Reply<'_, Result<Vec<LockName>, StoreError>> {
         Box::pin(async {
@@ -97,6 +105,26 @@ impl LockAdmin for RedlockStore {
             // A majority of the nodes has given each token that was granted. The missing nodes may be among them.
             let missing = self.nodes.count() - tokens.len();
             Ok(tokens.get(self.nodes.quorum() - 1 - missing).copied().flatten())
+        })
+    }
+
+    fn raise_fencing<'a>(
+        &'a mut self,
+        name: &'a LockName,
+        floor: FencingToken,
+    ) -> Reply<'a, Result<Raised, StoreError>> {
+        Box::pin(async move {
+            let name = name.clone();
+            let raise = async move |node: &mut NodeClient| node.store.raise_fencing(&name, floor).await;
+            let replies = self.survey(raise).await?;
+            let mut larger: Vec<FencingToken> = replies.succeeded().into_iter().filter_map(last).collect();
+            larger.sort_unstable_by(|one, other| other.cmp(one));
+            // A claim needs a majority, in which one node gives it a larger token: that becomes the token of the claim.
+            Ok(match larger.get(self.nodes.quorum() - 1) {
+                Some(last) => Raised::Above(*last),
+                None if replies.has_majority(|raised| *raised != Raised::Held) => Raised::Done,
+                None => Raised::Held,
+            })
         })
     }
 

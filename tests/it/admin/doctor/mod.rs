@@ -1,5 +1,6 @@
 //! `dlock doctor`: its findings about healthy stores and about unhealthy ones.
 
+mod fencing_floor;
 mod files;
 #[cfg(feature = "redis")]
 mod healthy;

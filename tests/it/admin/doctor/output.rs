@@ -43,9 +43,12 @@ fn quiet_silences_notices_and_not_the_findings() {
 fn an_unsupported_option_is_64() {
     let run = |args: &[&str]| Dlock::bare().arg("doctor").args(args).output();
     for (args, line) in [
-        (&["x"][..], "dlock: unexpected argument 'x' found\n"),
+        (&["x", "y"][..], "dlock: unexpected argument 'y' found\n"),
         (&["--jsn"], "dlock: unexpected argument '--jsn' found; did you mean --json\n"),
-        (&["--", "true"], "dlock: unexpected argument 'true' found\n"),
+        (
+            &["--", "true"],
+            "dlock: doctor checks a store, and takes no NAME: for the state of a lock, see dlock status NAME\n",
+        ),
     ] {
         assert_eq!(run(args).outcome(), (Exit::Code(64), "", line));
     }

@@ -140,6 +140,8 @@ mod slot_migration {
         fencing_tokens_grow_over_a_wiped_store
         fencing_tokens_grow_over_a_deleted_lock
         the_last_fencing_token_outlives_its_hold
+        later_fencing_tokens_are_larger_than_a_floor
+        an_operator_raises_the_fencing_tokens_of_a_free_lock
         a_script_can_check_that_no_later_fencing_token_was_granted
     } }
     checks! { rig; holder {

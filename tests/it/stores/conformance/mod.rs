@@ -72,6 +72,7 @@ macro_rules! run_checks {
             fencing {
                 fencing_tokens_grow_with_every_grant
                 a_script_can_check_that_no_later_fencing_token_was_granted
+                an_operator_raises_the_fencing_tokens_of_a_free_lock
             }
             holder {
                 busy_names_what_a_run_reports_of_itself
@@ -242,6 +243,7 @@ macro_rules! trait_checks {
                 fencing_tokens_grow_over_a_wiped_store
                 fencing_tokens_grow_over_a_deleted_lock
                 the_last_fencing_token_outlives_its_hold
+                later_fencing_tokens_are_larger_than_a_floor
             }
             holder {
                 busy_names_the_holder

@@ -180,6 +180,8 @@ mod with_a_hung_node {
     } }
     checks! { rig; fencing {
         fencing_tokens_grow_over_a_deleted_lock
+        later_fencing_tokens_are_larger_than_a_floor
+        an_operator_raises_the_fencing_tokens_of_a_free_lock
     } }
     checks! { rig; queue_of_runs {
         an_expired_wait_leaves_no_trace

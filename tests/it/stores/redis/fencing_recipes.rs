@@ -13,8 +13,8 @@ use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The blocks of the page: three commands, and the script that the last of them runs.
-fn blocks() -> [String; 4] {
+/// The blocks of the page: three commands, the script that the last of them runs, and the command that moves a lock.
+fn blocks() -> [String; 5] {
     let texts: Vec<String> = blocks_in("fencing.7.md", "sh").iter().map(Block::text).collect();
     texts.try_into().unwrap_or_else(|texts| panic!("the page has other recipes: {texts:#?}"))
 }
@@ -188,7 +188,7 @@ fn an_http_precondition_refuses_a_late_writer() {
 
 #[test]
 fn a_comparison_in_a_file_refuses_a_late_writer() {
-    let [_, _, recipe, script] = blocks();
+    let [_, _, recipe, script, _] = blocks();
     let reader = Reader::follows(&recipe);
     reader.store.place.script("publish.sh", &format!("{script}\n"));
     reader.assert_refuses(1, "a later run was here", || {
@@ -196,4 +196,39 @@ fn a_comparison_in_a_file_refuses_a_late_writer() {
         let (token, total) = text.trim_end().split_once(' ').expect("a token and a total");
         (total.parse().unwrap(), token.parse().unwrap())
     });
+}
+
+#[test]
+fn a_lock_that_moves_to_another_store_continues_with_larger_tokens() {
+    let [.., recipe] = blocks();
+    let reader = Reader::follows(&recipe);
+    let place = &reader.store.place;
+    place.script("use-new.sh", "#!/bin/sh\necho new >used\n");
+    place.write(
+        "config.toml",
+        &format!(
+            "backend = 'old'\n[backends.old]\nurl = '{}'\n[backends.new]\nurl = 'file://{}'\n",
+            reader.store.url(),
+            place.path("locks").display()
+        ),
+    );
+    std::fs::create_dir_all(place.path("locks")).unwrap();
+    let dlock = |arguments: &[&str]| {
+        let run = place.bare().args(arguments).env("DLOCK_CONFIG", place.path("config.toml"));
+        run.output()
+    };
+    let granted = |backend: &str| -> u64 {
+        let run = dlock(&["run", "-b", backend, "report", "-c", "echo $DLOCK_FENCING_TOKEN"]);
+        run.stdout.trim().parse().unwrap_or_else(|_| panic!("{run:?}"))
+    };
+    // No store begins with so large a token.
+    let raised = dlock(&["doctor", "-b", "old", "--fencing-floor", "4503599627370496", "report"]);
+    assert_eq!(raised.outcome(), (Exit::Code(0), "", ""));
+    let before = granted("old");
+    let moved = reader.run(0, &recipe).env("DLOCK_CONFIG", place.path("config.toml")).output();
+    assert_eq!(moved.outcome(), (Exit::Code(0), "", ""));
+    assert_eq!(place.read("used"), "new\n");
+    // The command that has moved it had the token after that.
+    let after = granted("new");
+    assert!(after > before + 1, "{before}, then {after}");
 }

@@ -4,7 +4,10 @@ use crate::stores::conformance::client::Client;
 use crate::stores::conformance::rig::{Rig, locate};
 use crate::support::dlock::Dlock;
 use crate::support::running::Exit;
+use dlock::backend::StoreError;
+use dlock::backend::admin::Raised;
 use dlock::lock::{FencingToken, LockName};
+use std::time::{Duration, Instant};
 
 /// Acquires `x`, and asserts that the token is larger than `last` and fits the number type of any language.
 async fn next(rig: &dyn Rig, last: Option<FencingToken>) -> (Client, Option<FencingToken>) {
@@ -101,4 +104,73 @@ pub async fn a_script_can_check_that_no_later_fencing_token_was_granted(rig: &mu
     );
     assert_eq!(check(rig.place().bare(), &first).outcome(), (Exit::Code(76), "", line.as_str()));
     assert_eq!(check(rig.place().bare(), &second).outcome(), (Exit::Code(0), "", ""));
+}
+
+/// As far ahead of the counter of any store as the tokens of another store may be.
+const FLOOR: u64 = 1 << 52;
+
+pub async fn later_fencing_tokens_are_larger_than_a_floor(rig: &mut dyn Rig) {
+    let name = LockName::new("x").unwrap();
+    let raise = async |floor| {
+        let mut operator = rig.open();
+        let floor = FencingToken::new(floor).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            operator.connect().await.unwrap();
+            match operator.raise_fencing(&name, floor).await {
+                Err(StoreError::Unavailable { .. }) if Instant::now() < deadline => {}
+                raised => break raised.unwrap(),
+            }
+        }
+    };
+    // Of a lock that nobody has held yet, and again.
+    assert_eq!((raise(FLOOR).await, raise(FLOOR).await), (Raised::Done, Raised::Done));
+    assert_eq!(last(rig, "x").await, FencingToken::new(FLOOR));
+    assert_eq!(raise(FLOOR - 1).await, Raised::Above(FencingToken::new(FLOOR).unwrap()));
+    let (mut client, mut fencing) = next(rig, FencingToken::new(FLOOR)).await;
+    // Not while it is held.
+    assert_eq!((raise(FLOOR + 100).await, raise(7).await), (Raised::Held, Raised::Held));
+    let mut waiter = Client::new(rig, "x");
+    waiter.queue().await;
+    client.release().await;
+    let granted = waiter.claim_turn().await.fencing;
+    assert!(granted > fencing && granted < FencingToken::new(FLOOR + 100), "{fencing:?}, then {granted:?}");
+    fencing = granted;
+    waiter.release().await;
+    assert_eq!(raise(FLOOR).await, Raised::Above(fencing.unwrap()));
+    // The floor of one lock is not that of another.
+    assert_eq!(last(rig, "y").await, None);
+    assert_eq!(raise(FLOOR + 100).await, Raised::Done);
+    fencing = FencingToken::new(FLOOR + 100);
+    for _ in 0..3 {
+        let (mut client, granted) = next(rig, fencing).await;
+        client.release().await;
+        fencing = granted;
+    }
+    assert_eq!(rig.traces("x"), [""; 0]);
+}
+
+pub async fn an_operator_raises_the_fencing_tokens_of_a_free_lock(rig: &mut dyn Rig) {
+    let url = rig.url();
+    let raise = |floor: u64| {
+        let floor = floor.to_string();
+        rig.place().bare().args(["doctor", "-b", &url, "--fencing-floor", &floor, "x"]).output()
+    };
+    let display = locate(&url).unwrap().display().to_owned();
+    assert_eq!(raise(FLOOR).outcome(), (Exit::Code(0), "", ""));
+    let run = rig.run().sh("echo $DLOCK_FENCING_TOKEN").output();
+    let granted: u64 = run.stdout.trim().parse().unwrap();
+    assert!(granted > FLOOR, "{granted}");
+    let line = format!(
+        "dlock: --fencing-floor {FLOOR}: x on {display} has fencing token {granted} already, which is never lowered\n"
+    );
+    assert_eq!(raise(FLOOR).outcome(), (Exit::Code(64), "", line.as_str()));
+    let mut holder = Client::new(rig, "x");
+    holder.acquire().await;
+    let line = format!(
+        "dlock: x on {display} is held, and its fencing tokens are left unchanged: see dlock status, and repeat this \
+         when it is free\n"
+    );
+    assert_eq!(raise(FLOOR + 100).outcome(), (Exit::Code(75), "", line.as_str()));
+    holder.release().await;
 }
