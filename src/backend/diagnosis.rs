@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::sync::mpsc;
 
-use super::StoreError;
+use super::{Outlook, StoreError};
 use crate::clock::Moment;
 use crate::duration::show;
 use crate::secret::scrubbed;
@@ -93,10 +93,31 @@ impl Finding {
         Finding::problem(check, error.to_string(), consequence, remedy)
     }
 
+    /// Creates the finding that the store cannot be used because of this error, with what is to be done about an error of
+    /// its kind.
+    pub fn failure(check: &'static str, error: &StoreError) -> Finding {
+        Finding::refusal(check, error, remedy_of(error))
+    }
+
     /// Returns the same finding about one of several servers, which the others can do without.
     fn of_one(self, server: &dyn Display, consequence: &str) -> Finding {
         let found = format!("{server}: {}", self.found);
         Finding::warning(self.check, found, consequence, self.remedy.unwrap_or_default())
+    }
+}
+
+/// Returns what is to be done about an error of a store, whatever the request was.
+pub(super) fn remedy_of(error: &StoreError) -> &'static str {
+    match error {
+        StoreError::Denied(_) => "grant the user the rights that dlock doctor --policy prints",
+        StoreError::OtherServer(_) => "check the scheme, the host and the port of the URL",
+        StoreError::Config(_) => "see the error: correct the URL, or what it names in the store",
+        StoreError::Unavailable { outlook: Outlook::Permanent, .. } => {
+            "see the error: correct the configuration of the server, or of this client"
+        }
+        StoreError::Unavailable { .. } => {
+            "check that the store runs and that nothing between drops packets; --connect-timeout allows it more time"
+        }
     }
 }
 
@@ -287,6 +308,27 @@ mod tests {
     fn a_slow_store_needs_a_long_lease() {
         for (ms, seconds) in [(0, 30), (300, 30), (301, 31), (2_000, 200)] {
             assert_eq!(recommended_ttl(Duration::from_millis(ms)), Duration::from_secs(seconds));
+        }
+    }
+
+    #[test]
+    fn the_remedy_belongs_to_the_error() {
+        let permanent = |reason: &str| StoreError::Unavailable {
+            reason: reason.into(),
+            maybe_applied: false,
+            outlook: Outlook::Permanent,
+        };
+        for (error, status, remedy) in [
+            (StoreError::Denied("no right".into()), 77, "dlock doctor --policy"),
+            (StoreError::Config("another table".into()), 78, "correct the URL"),
+            (permanent("the certificate has expired"), 69, "correct the configuration"),
+            (StoreError::unreachable("connection refused"), 69, "nothing between drops packets"),
+            (StoreError::unanswered("no answer within 5s"), 69, "nothing between drops packets"),
+        ] {
+            let finding = Finding::failure("lock", &error);
+            let consequence = format!("no lock can be taken: dlock run ends with {status}");
+            assert_eq!((finding.level, finding.consequence), (Level::Problem, Some(consequence)), "{error}");
+            assert!(finding.remedy.is_some_and(|text| text.contains(remedy)), "{error}");
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use super::diagnosis::{Answer, Diagnosis, Finding, Question, short};
+use super::diagnosis::{Answer, Diagnosis, Finding, Question, remedy_of, short};
 use super::{Attempt, Backend, Ending, Intent, Release, Renewal, StoreError};
 use crate::clock::Moment;
 use crate::lock::{Claim, Identity, LockName, Mode, Token};
@@ -45,10 +45,9 @@ pub fn scratch_claim(name: &LockName, token: Token) -> Claim {
 pub async fn try_out<B: Backend>(
     client: impl Fn() -> B,
     diagnosis: &Diagnosis,
-    remedy: &str,
 ) -> Result<LockName, StoreError> {
     let name = scratch_name();
-    if cycle(&mut client(), &scratch_claim(&name, Token::random()), diagnosis, remedy).await {
+    if cycle(&mut client(), &scratch_claim(&name, Token::random()), diagnosis).await {
         let mut clients: Vec<B> = (0..CLIENTS).map(|_| client()).collect();
         race(&mut clients, &name, diagnosis).await?;
     }
@@ -56,7 +55,7 @@ pub async fn try_out<B: Backend>(
 }
 
 /// Takes a temporary lock, renews it and gives it back, and reports how that went. Returns whether it succeeded.
-pub async fn cycle<B: Backend>(client: &mut B, claim: &Claim, diagnosis: &Diagnosis, remedy: &str) -> bool {
+pub async fn cycle<B: Backend>(client: &mut B, claim: &Claim, diagnosis: &Diagnosis) -> bool {
     diagnosis.begin("lock");
     let start = Moment::now();
     let outcome = take_and_give_back(client, claim).await;
@@ -64,26 +63,39 @@ pub async fn cycle<B: Backend>(client: &mut B, claim: &Claim, diagnosis: &Diagno
     let is_usable = outcome.is_ok();
     diagnosis.found(match outcome {
         Ok(()) => Finding::ok("lock", format!("taken, renewed and given back in {}", short(took))),
-        Err(text) => Finding::problem("lock", text, "no lock can be taken, or none can be kept", remedy),
+        Err(Trouble { found, remedy }) => Finding::problem("lock", found, USELESS, remedy),
     });
     is_usable
 }
 
-async fn take_and_give_back<B: Backend>(client: &mut B, claim: &Claim) -> Result<(), String> {
-    let failed = |what: &str, error: StoreError| format!("cannot {what}: {error}");
+const USELESS: &str = "no lock can be taken, or none can be kept";
+const NAME_THE_STORE: &str = "name the store itself: no load balancer, proxy or cache in between";
+
+/// Why a temporary lock cannot be used, and what to do about that.
+struct Trouble {
+    found: String,
+    remedy: &'static str,
+}
+
+async fn take_and_give_back<B: Backend>(client: &mut B, claim: &Claim) -> Result<(), Trouble> {
+    let failed = |what: &str, error: StoreError| Trouble {
+        found: format!("cannot {what}: {error}"),
+        remedy: remedy_of(&error),
+    };
+    let unexpected = |found: &str| Trouble { found: found.to_owned(), remedy: NAME_THE_STORE };
     client.connect().await.map_err(|error| failed("connect again", error))?;
     match client.try_acquire(claim, Intent::TakeNow).await.map_err(|error| failed("take it", error))? {
         Attempt::Granted(_) => {}
-        _ => return Err("a lock with a random name is held".into()),
+        _ => return Err(unexpected("a lock with a random name is held")),
     }
     let renewal = client.renew(claim, Duration::ZERO).await.map_err(|error| failed("renew it", error))?;
     if !matches!(renewal, Renewal::Held { .. }) {
-        return Err("it was gone at once".into());
+        return Err(unexpected("it was gone at once"));
     }
     let release = client.release(claim, Duration::ZERO, Ending::default()).await;
     match release.map_err(|error| failed("give it back", error))? {
         Release::Released => Ok(()),
-        _ => Err("it was gone before it was given back".into()),
+        _ => Err(unexpected("it was gone before it was given back")),
     }
 }
 
@@ -136,7 +148,7 @@ pub async fn race<B: Backend>(
         "race",
         found,
         "two commands may run under the same lock at the same time, or a free lock is not granted",
-        "name the store itself: no load balancer, proxy or cache in between",
+        NAME_THE_STORE,
     ));
     Ok(())
 }

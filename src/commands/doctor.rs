@@ -16,6 +16,8 @@ use crate::report::{DoctorReport, Form, Reporter, printable};
 use crate::settings::{DoctorArguments, FloorPlan, StoreTarget};
 
 const PROBLEMS: u8 = 1;
+const NOT_MADE: &str =
+    "a running command is stopped before its lease ends; the remaining checks were not made";
 
 /// Checks the store. Signals keep their default actions: everything that the checks leave behind expires by
 /// itself.
@@ -99,13 +101,12 @@ async fn examine(target: &StoreTarget, is_first: bool, alarm: &Alarm) -> Result<
             Err(Failure::config(format!("{}: {text}", target.store.display())))
         }
         Some(Err(error)) => {
-            diagnosis.findings.push(aborted(step, error.to_string()));
+            diagnosis.findings.push(aborted(step, &error));
             Ok(diagnosis)
         }
         None => {
-            diagnosis
-                .findings
-                .push(aborted(step, format!("no answer within {}", show(target.connect_timeout))));
+            let late = format!("no answer within {}", show(target.connect_timeout));
+            diagnosis.findings.push(aborted(step, &StoreError::unanswered(late)));
             Ok(diagnosis)
         }
     }
@@ -122,12 +123,9 @@ fn take(note: Note, diagnosis: &mut DoctorReport) -> Option<&'static str> {
     None
 }
 
-fn aborted(step: &'static str, found: String) -> Finding {
-    Finding::problem(
-        step,
-        found,
-        "until this is resolved no lock can be taken (dlock run ends with 69), and a running command is stopped before \
-         its lease ends; the remaining checks were not made",
-        "check that the store runs and that nothing between drops packets; --connect-timeout allows it more time",
-    )
+/// Returns the finding that ends the checks.
+fn aborted(step: &'static str, error: &StoreError) -> Finding {
+    let finding = Finding::failure(step, error);
+    let consequence = finding.consequence.map(|consequence| format!("{consequence}; {NOT_MADE}"));
+    Finding { consequence, ..finding }
 }

@@ -77,8 +77,7 @@ impl EtcdStore {
         self.latency(diagnosis).await?;
         diagnosis.answer(Question::Loss, losses(is_old));
         diagnosis.answer(Question::LeaseClock, Answer::new("server", LEASE_CLOCK));
-        let remedy = "see the error, and grant the user the permissions that dlock doctor --policy prints";
-        let name = race::try_out(|| EtcdStore::contender(location.clone()), diagnosis, remedy).await?;
+        let name = race::try_out(|| EtcdStore::contender(location.clone()), diagnosis).await?;
         self.forget(&name).await
     }
 

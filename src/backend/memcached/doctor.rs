@@ -66,8 +66,7 @@ impl MemcachedStore {
         memory(&mut connection, diagnosis).await?;
         let request = async || connection.exchange(b"mn\r\n", 1).await.map(drop);
         diagnosis.measure_latency("requests", request).await?;
-        let remedy = "see the error, and the log of the server";
-        race::try_out(|| MemcachedStore::new(location.clone()), diagnosis, remedy).await.map(drop)
+        race::try_out(|| MemcachedStore::new(location.clone()), diagnosis).await.map(drop)
     }
 }
 

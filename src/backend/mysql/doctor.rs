@@ -130,8 +130,7 @@ impl MysqlStore {
             }
         }
         self.latency(diagnosis).await?;
-        let remedy = "see the error, and grant the user the rights that dlock doctor --policy prints";
-        let name = race::try_out(|| MysqlStore::contender(location.clone()), diagnosis, remedy).await?;
+        let name = race::try_out(|| MysqlStore::contender(location.clone()), diagnosis).await?;
         if let Some(gate) = &self.shedlock {
             let _ = gate.forget(&mut self.client, &name).await;
         }

@@ -85,13 +85,12 @@ impl PostgresStore {
             }
         }
         self.latency(diagnosis).await?;
-        let remedy = "see the error, and run what dlock doctor --policy prints";
         let mut primary = self.client.location.clone();
         if primary.recipe.rule().is_some() {
             // The name of a temporary lock fits this rule.
             primary.recipe = Recipe::Advisory(Rule::default());
         }
-        let name = race::try_out(|| PostgresStore::contender(primary.clone()), diagnosis, remedy).await?;
+        let name = race::try_out(|| PostgresStore::contender(primary.clone()), diagnosis).await?;
         // Only a role that may delete can remove it. It is free in any case.
         let _ = self.forget(&name).await;
         if let Some(gate) = &self.shedlock {

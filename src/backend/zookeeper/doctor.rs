@@ -81,9 +81,8 @@ impl ZooKeeperStore {
         let found = "a session uses one server, and moves to another if that fails; nodes are read only after the server \
                      has caught up with the leader";
         diagnosis.answer(Question::OneServer, Answer::new("yes", found));
-        let remedy = "grant the user the permissions that dlock doctor --policy prints, and create the root node in the URL";
         let client = || Contender::new(ZooKeeperStore::new(location.clone()));
-        let name = race::try_out(client, diagnosis, remedy).await?;
+        let name = race::try_out(client, diagnosis).await?;
         self.forget(&name).await
     }
 

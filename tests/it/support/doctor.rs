@@ -9,6 +9,11 @@ pub fn doctor(url: &str) -> Output {
     Place::new().bare().args(["doctor", "-b", url, "--json", "--connect-timeout", "5s"]).output()
 }
 
+/// The same, after what the store needs has been created.
+pub fn init(url: &str) -> Output {
+    Place::new().bare().args(["doctor", "--init", "-b", url, "--json", "--connect-timeout", "5s"]).output()
+}
+
 /// The findings of a report.
 pub fn findings(output: &Output) -> Vec<Value> {
     let report: Value = serde_json::from_str(&output.stdout).expect("JSON");
@@ -34,4 +39,15 @@ pub fn assert_answered(output: &Output) {
     for answer in ["atomic_grant", "loss", "one_server", "lease_clock"] {
         assert!(answers.contains(answer), "{answers}");
     }
+}
+
+/// A problem of this check ends with this status where a run would, and says what to do about it.
+#[track_caller]
+pub fn assert_refused(output: &Output, check: &str, status: u8, remedy: &str) {
+    let findings = findings(output);
+    let finding = findings.iter().find(|finding| finding["check"] == check && finding["level"] == "problem");
+    let finding = finding.unwrap_or_else(|| panic!("{check}: {}", output.stdout));
+    let text = |field: &str| finding[field].as_str().unwrap_or_default().to_owned();
+    assert!(text("consequence").contains(&format!("dlock run ends with {status}")), "{finding}");
+    assert!(text("remedy").contains(remedy), "{finding}");
 }

@@ -174,9 +174,7 @@ impl Examiner<'_> {
         store.counter_ttl = Some(SCRATCH_LIFE);
         store.old_protocol |= !self.connection.pushes;
         let claim = scratch_claim(&name, token);
-        let remedy =
-            "check that it is a complete Redis or Valkey server, without a proxy that lacks commands";
-        let is_usable = race::cycle(store, &claim, self.diagnosis, remedy).await;
+        let is_usable = race::cycle(store, &claim, self.diagnosis).await;
         let raced = if is_usable { self.race(store, &name).await } else { Ok(()) };
         let removals = [
             redis::cmd("DEL").arg(&keys.fencing).clone(),

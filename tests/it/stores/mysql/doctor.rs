@@ -1,7 +1,7 @@
 //! `dlock doctor` on MySQL and MariaDB.
 
 use crate::support::dlock::Dlock;
-use crate::support::doctor::{assert_answered, assert_found};
+use crate::support::doctor::{assert_answered, assert_found, assert_refused};
 use crate::support::mariadb::MariaDb;
 use crate::support::place::Place;
 use crate::support::running::{Exit, Output};
@@ -71,6 +71,7 @@ fn the_table_is_created_on_request() {
     let refused = init(&url);
     assert_eq!(refused.exit, Exit::Code(1), "{}", refused.stdout);
     assert_found(&refused, "problem", "init", "there is no table dlock_locks, and a right is missing");
+    assert_refused(&refused, "init", 77, "the rights that dlock doctor --policy prints");
     assert_eq!(server.sql("SHOW TABLES"), "");
     for _ in 0..2 {
         let created = init(&server.url());

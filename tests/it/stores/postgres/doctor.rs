@@ -1,6 +1,6 @@
 //! `dlock doctor` on PostgreSQL.
 
-use crate::support::doctor::{assert_answered, assert_found, doctor};
+use crate::support::doctor::{assert_answered, assert_found, assert_refused, doctor, init};
 use crate::support::pgbouncer::PgBouncer;
 use crate::support::postgres::{Plan, Postgres};
 use crate::support::running::Exit;
@@ -51,6 +51,7 @@ fn a_standby_and_a_missing_right_are_problems() {
     assert_eq!(output.exit, Exit::Code(1), "{}", output.stdout);
     assert_found(&output, "ok", "durability", "a commit is on disk when it is acknowledged");
     assert_found(&output, "problem", "table", "permission denied for schema public");
+    assert_refused(&init(&url(&server)), "init", 77, "the rights that dlock doctor --policy prints");
     let standby = server.standby();
     let output = doctor(&url(&standby));
     assert_eq!(output.exit, Exit::Code(1), "{}", output.stdout);
