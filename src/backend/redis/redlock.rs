@@ -151,6 +151,7 @@ impl Backend for RedlockStore {
         let (count, quorum) = (self.nodes.count(), self.nodes.quorum());
         let is_held = self.hold().is_some();
         let replies = self.nodes.no_replies();
+        let all = replies.clone();
         let decided = move |nodes: &mut RedlockNodes| {
             let is_new =
                 |node: &usize| nodes.is_connected(*node) == Some(false) && replies.of(*node).is_none();
@@ -160,13 +161,20 @@ impl Backend for RedlockStore {
             let failed = replies.failed();
             match connected >= quorum {
                 true => Some(Ok(())),
-                false => (failed.len() > count - quorum).then(|| Err(nodes.unavailable(&failed))),
+                false => (failed.len() > count - quorum).then_some(Err(())),
             }
         };
         Box::pin(async move {
             let decided = self.nodes.until(decided);
             match is_held {
-                false => decided.await,
+                false => match decided.await {
+                    Ok(()) => Ok(()),
+                    // Nodes that fail for the same reason fail at about the same time, and are counted.
+                    Err(()) => {
+                        self.nodes.complete_within(STRAGGLERS, &all).await;
+                        Err(self.nodes.unavailable(&all.failed()))
+                    }
+                },
                 // A held lock is renewed and released at every node that can be reached.
                 true => {
                     let _ = timeout(STRAGGLERS, decided).await;

@@ -4,6 +4,7 @@ mod answers;
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::time::timeout;
 
 use self::answers::{NodeAnswer, atomic_grant, lease_clock, losses, one_server};
@@ -63,10 +64,14 @@ impl RedlockStore {
                 "name 3 or 5 independent masters",
             ));
         }
+        // Side by side: hung nodes together take as long as one.
+        let examined = self.all().map(|node| examine_node(self.nodes.location(node), diagnosis));
         let (mut ttl, mut answers) = (Duration::ZERO, Vec::new());
-        for node in self.all() {
-            let location = self.nodes.location(node);
-            ttl = ttl.max(examine_node(location, diagnosis, &mut answers).await?);
+        for examined in join_all(examined).await {
+            let examined = examined?;
+            examined.findings.into_iter().for_each(|finding| diagnosis.found(finding));
+            answers.extend(examined.answers);
+            ttl = ttl.max(examined.ttl);
         }
         diagnosis.begin("independence");
         let replies = self.nodes.request(self.all(), Purpose::Other, SILENCE, facts_of);
@@ -76,6 +81,11 @@ impl RedlockStore {
             diagnosis.recommend_ttl(ttl);
         }
         let (count, quorum) = (self.nodes.count(), self.nodes.quorum());
+        if facts.is_empty() {
+            // Nothing is known of the nodes.
+            diagnosis.found(quorum_of(0, count, quorum));
+            return Ok(());
+        }
         let (independence, clocks) = (independence(&facts), clocks(&facts));
         diagnosis.answer(Question::AtomicGrant, atomic_grant(&answers, count, quorum));
         diagnosis.answer(Question::Loss, losses(count, quorum));
@@ -87,12 +97,17 @@ impl RedlockStore {
     }
 }
 
-/// Checks one node, reports the findings with its name, and collects its answers. Returns the recommended lease.
-async fn examine_node(
-    location: &Location,
-    diagnosis: &Diagnosis,
-    answers: &mut Vec<NodeAnswer>,
-) -> Result<Duration, StoreError> {
+/// What was found out about one node.
+#[derive(Default)]
+struct Examined {
+    findings: Vec<Finding>,
+    answers: Vec<NodeAnswer>,
+    /// The recommended lease.
+    ttl: Duration,
+}
+
+/// Checks one node, and reports to the `diagnosis` that it goes on.
+async fn examine_node(location: &Location, diagnosis: &Diagnosis) -> Result<Examined, StoreError> {
     let mut store = RedisStore::new(location.clone());
     let (node_diagnosis, mut notes) = Diagnosis::new();
     let mut outcome = Err(StoreError::unanswered(format!("no answer within {}", show(SILENCE))));
@@ -102,7 +117,7 @@ async fn examine_node(
         // The remaining notes are relayed.
         std::future::pending().await
     };
-    let (mut ttl, mut step) = (Duration::ZERO, "reachability");
+    let (mut examined, mut step) = (Examined::default(), "reachability");
     let relay = async {
         let mut silence = Duration::ZERO;
         while silence < SILENCE {
@@ -117,11 +132,11 @@ async fn examine_node(
                     step = begins;
                     diagnosis.begin(step);
                 }
-                Some(Note::Found(finding)) => diagnosis.found(of_node(location.display(), finding)),
+                Some(Note::Found(finding)) => examined.findings.push(of_node(location.display(), finding)),
                 Some(Note::Answered(question, answer)) => {
-                    answers.push((location.display().to_owned(), question, answer));
+                    examined.answers.push((location.display().to_owned(), question, answer));
                 }
-                Some(Note::Ttl(recommended)) => ttl = recommended,
+                Some(Note::Ttl(recommended)) => examined.ttl = recommended,
                 None => break,
             }
         }
@@ -134,12 +149,10 @@ async fn examine_node(
         Ok(()) => {}
         Err(StoreError::Config(text)) => return Err(StoreError::Config(text)),
         Err(error) => {
-            let remedy = "check that the server runs and that nothing in between drops packets";
-            let finding = Finding::problem(step, error.to_string(), "", remedy);
-            diagnosis.found(of_node(location.display(), finding));
+            examined.findings.push(of_node(location.display(), Finding::failure(step, &error)));
         }
     }
-    Ok(ttl)
+    Ok(examined)
 }
 
 /// Adapts a finding to one node of several: a node that cannot be used does not make the store unusable.

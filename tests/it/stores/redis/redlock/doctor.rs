@@ -3,6 +3,7 @@
 use super::fixture::Fixture;
 use crate::support::running::Exit;
 use serde_json::Value;
+use std::time::{Duration, Instant};
 
 /// The exit status, and the findings of this check as level and text.
 #[track_caller]
@@ -83,4 +84,21 @@ fn an_even_number_of_nodes_is_reported() {
     assert_eq!((output.exit, output.stderr.as_str()), (Exit::Code(0), ""));
     let even = "4 nodes tolerate the loss of 1, as 3 do: one more, or one less, is better";
     assert_eq!(doctor(&fixture, &url, "nodes").1, is("warning", even));
+}
+
+/// They are asked side by side: together they take as long as one.
+#[test]
+fn hung_nodes_are_all_found_at_once() {
+    let fixture = Fixture::new();
+    (0..5).for_each(|node| fixture.masters.node(node).stop());
+    let url = fixture.masters.url();
+    let begin = Instant::now();
+    let (exit, hung) = doctor(&fixture, &url, "authentication");
+    let took = begin.elapsed();
+    let run = fixture.place.run().backend(&url).args(["--connect-timeout", "1s"]).sh("true").output();
+    (0..5).for_each(|node| fixture.masters.node(node).resume());
+    assert_eq!((exit, hung.len()), (Exit::Code(1), 5), "{hung:?}");
+    assert!(took < Duration::from_secs(15), "{took:?}");
+    assert_eq!(run.exit, Exit::Code(69), "{run:?}");
+    assert!(run.stderr.contains("5 of 5 nodes are unavailable"), "{run:?}");
 }
