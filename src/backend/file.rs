@@ -137,11 +137,18 @@ impl LedgerStore for FileStore {
     fn examine<'a>(&'a mut self, diagnosis: &'a Diagnosis) -> Reply<'a, Result<(), StoreError>> {
         Box::pin(async move {
             let (location, checked) = (self.location.clone(), diagnosis.clone());
-            match self.work(move |_| Ok(doctor::examine(&location, &checked))).await? {
+            let missing = self.work(|directory| Ok(directory.location.missing_directories())).await?;
+            let examined = match self.work(move |_| Ok(doctor::examine(&location, &checked))).await? {
                 true => doctor::race(&self.location, diagnosis).await,
                 false => Ok(()),
-            }
+            };
+            self.work(move |_| Ok(missing.iter().try_for_each(std::fs::remove_dir).is_ok())).await?;
+            examined
         })
+    }
+
+    fn init(&mut self) -> Reply<'_, Result<(), StoreError>> {
+        Box::pin(self.work(|directory| directory.location.prepare()))
     }
 
     fn kept_descriptors(&self) -> Vec<BorrowedFd<'_>> {

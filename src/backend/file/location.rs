@@ -111,6 +111,12 @@ impl Location {
         Ok(())
     }
 
+    /// Returns the directories that [`Location::prepare`] would create, the innermost first.
+    pub(super) fn missing_directories(&self) -> Vec<PathBuf> {
+        let missing = self.directory.ancestors().take_while(|path| self.is_default && !path.exists());
+        missing.map(Path::to_owned).collect()
+    }
+
     /// Checks that the directory exists, or will be created when it is needed. One that the user named and that does not
     /// exist is a mistake, not a store in which every lock is free.
     pub(super) fn check_directory(&self) -> Result<(), StoreError> {

@@ -72,7 +72,7 @@ fn the_default_directory_is_created_and_reported() {
     assert_eq!(output.exit, Exit::Code(1), "not a home of theirs: {output:?}");
     assert!(output.stdout.contains("permission denied"), "{output:?}");
     mode(&place.home(), 0o777);
-    let output = by_other_user(&place, place.bare().arg("doctor").arg("-q")).output();
+    let output = by_other_user(&place, place.bare().arg("doctor").args(["-q", "--init"])).output();
     // Everyone may replace the entries of that home.
     assert_eq!((output.exit, output.stderr.as_str()), (Exit::Code(1), ""), "{output:?}");
     assert!(output.stdout.contains("every user may replace"), "{output:?}");
@@ -166,4 +166,18 @@ fn a_full_disk_is_a_problem_and_a_nearly_full_one_a_warning() {
     found.only("room", "warning");
     let found = on_tmpfs(&place, "size=16m", "mount -o remount,ro none .");
     assert_eq!(found.only("writing", "problem"), "cannot make a lock file: read-only file system");
+}
+
+/// A directory that no run has needed yet is created by `--init`, and otherwise not left behind.
+#[test]
+fn the_default_directory_is_left_as_it_was() {
+    let place = Place::new();
+    mode(&place.home(), 0o777);
+    for (arguments, exists) in [(&["-q"][..], false), (&["-q", "--init"], true), (&["-q"], true)] {
+        let output = by_other_user(&place, place.bare().arg("doctor").args(arguments)).output();
+        assert!(output.stdout.contains("had one winner each"), "{output:?}");
+        for directory in ["home/.local", "home/.local/state/dlock"] {
+            assert_eq!(place.path(directory).exists(), exists, "{arguments:?}: {directory}");
+        }
+    }
 }
