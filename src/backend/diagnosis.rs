@@ -99,6 +99,16 @@ impl Finding {
         Finding::refusal(check, error, remedy_of(error))
     }
 
+    /// Creates the finding that a table is missing which the user may create.
+    pub fn missing_table(table: &dyn Display) -> Finding {
+        Finding::warning(
+            "table",
+            format!("there is no table {table}"),
+            "the first dlock run creates it; the remaining checks need it and were not made",
+            "create it now: dlock doctor --init, or what dlock doctor --policy prints",
+        )
+    }
+
     /// Returns the same finding about one of several servers, which the others can do without.
     fn of_one(self, server: &dyn Display, consequence: &str) -> Finding {
         let found = format!("{server}: {}", self.found);

@@ -1,7 +1,9 @@
 //! `dlock doctor`: checks the server, the table, and a scratch lock.
 
 use super::connection::Connection;
+use super::errors;
 use super::location::{Encryption, Location};
+use super::reply::Failure;
 use super::store::MysqlStore;
 use super::table::literal;
 use crate::backend::StoreError;
@@ -189,7 +191,20 @@ impl MysqlStore {
                 "; UPDATE {TABLE} SET version = version WHERE FALSE; INSERT INTO {TABLE} SELECT * FROM {TABLE} WHERE FALSE"
             ));
         }
-        if let Err(error) = self.query(&sql).await {
+        let checked = match self.client.query(&sql).await {
+            Err(failure) if errors::is_table_missing(&failure) => {
+                match self.client.query(&not_created()).await {
+                    Err(failure) if errors::is_duplicate_column(&failure) => {
+                        diagnosis.found(Finding::missing_table(&TABLE));
+                        return Ok(false);
+                    }
+                    // Without the right this only reports that.
+                    _ => self.create_table().await.map_err(Failure::from),
+                }
+            }
+            _ => self.query(&sql).await.map(drop),
+        };
+        if let Err(error) = checked {
             if let Some(why) = self.why_no_ledgers() {
                 diagnosis.found(without_table(why));
                 return Ok(true);
@@ -297,6 +312,11 @@ impl MysqlStore {
         };
         diagnosis.measure_latency("reads", async || Ok(self.client.query(&sql).await.map(drop)?)).await
     }
+}
+
+/// Returns a statement that a user without the right to create the table is refused, and that is in error for the others.
+fn not_created() -> String {
+    format!("CREATE TABLE {TABLE} (name int, name int)")
 }
 
 /// Returns the finding for a server that need not prove its identity.

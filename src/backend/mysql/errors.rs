@@ -21,6 +21,7 @@ const KILLED: u16 = 1927;
 const TABLE_FULL: u16 = 1114;
 const DUPLICATE: u16 = 1062;
 const HOST_BLOCKED: u16 = 1129;
+const DUPLICATE_COLUMN: u16 = 1060;
 const HOST_NOT_ALLOWED: u16 = 1130;
 const TABLE_ACCESS_DENIED: u16 = 1142;
 const COLUMN_ACCESS_DENIED: u16 = 1143;
@@ -45,6 +46,10 @@ const CANNOT_AUTHENTICATE: u16 = 1698;
 const SECURE_TRANSPORT_REQUIRED: u16 = 3159;
 
 /// Returns whether the table is missing.
+pub(super) fn is_duplicate_column(failure: &Failure) -> bool {
+    matches!(failure, Failure::Server(error) if error.code == DUPLICATE_COLUMN)
+}
+
 pub(super) fn is_table_missing(failure: &Failure) -> bool {
     matches!(failure, Failure::Server(error) if error.code == NO_TABLE)
 }

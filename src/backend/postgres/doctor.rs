@@ -188,7 +188,7 @@ impl PostgresStore {
         Ok(true)
     }
 
-    /// Checks that the table is there or can be created, and returns whether it can be used.
+    /// Checks that the table is there, and returns whether it can be used. It is not created.
     async fn table(&mut self, diagnosis: &Diagnosis) -> bool {
         diagnosis.begin("table");
         if let Err(error) = self.client.look().await {
@@ -196,12 +196,12 @@ impl PostgresStore {
             diagnosis.found(Finding::problem("table", error.to_string(), NO_LOCK, remedy));
             return false;
         }
-        let mut found = "exists";
         let mut read = self.read_table().await;
         if matches!(read, Ok(false)) {
-            found = "was created";
-            read = match self.create_table().await {
-                Ok(()) => self.read_table().await,
+            // Without the right this only reports that.
+            read = match self.may_create().await {
+                Ok(true) => Ok(false),
+                Ok(false) => self.create_table().await.map(|()| true),
                 Err(error) => Err(error),
             };
         }
@@ -217,7 +217,11 @@ impl PostgresStore {
         let has_gate = self.gate_lifetime().is_some();
         let is_usable = read.is_ok() || (has_gate && matches!(read, Err(StoreError::Denied(_))));
         diagnosis.found(match read {
-            Ok(_) => Finding::ok("table", format!("{table} {found}{description}")),
+            Ok(false) => {
+                diagnosis.found(Finding::missing_table(table));
+                return false;
+            }
+            Ok(true) => Finding::ok("table", format!("{table} exists{description}")),
             Err(error) if is_usable => {
                 let consequence = format!("locks are {GATE_ALONE}");
                 let remedy = "run what dlock doctor --policy prints as the owner of the database";

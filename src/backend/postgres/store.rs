@@ -80,6 +80,15 @@ impl PostgresStore {
         self.client.create(&statement).await
     }
 
+    /// Finds out whether the role may create the table.
+    pub(super) async fn may_create(&mut self) -> Result<bool, StoreError> {
+        let (statement, schema) =
+            (self.statements.may_create.clone(), self.client.location.table.schema.clone());
+        let rows = self.client.query(&statement, &[(&schema, Type::TEXT)]).await?;
+        let may = rows.and_then(|rows| rows.first().map_or(Ok(false), |row| row.try_get::<_, bool>(0)));
+        may.map_err(|error| self.client.meaning(&error))
+    }
+
     /// Finds out whether the role may not have the table, which is missing or, with this error, does not allow a statement:
     /// then its locks are those of the gate alone.
     async fn lacks_table(&mut self, error: Option<&tokio_postgres::Error>) -> Result<bool, StoreError> {
@@ -87,14 +96,7 @@ impl PostgresStore {
         let lacks = match error {
             _ if !has_gate => false,
             Some(error) => errors::is_without_right(error),
-            None => {
-                let (statement, schema) =
-                    (self.statements.may_create.clone(), self.client.location.table.schema.clone());
-                let rows = self.client.query(&statement, &[(&schema, Type::TEXT)]).await?;
-                let may =
-                    rows.and_then(|rows| rows.first().map_or(Ok(false), |row| row.try_get::<_, bool>(0)));
-                !may.map_err(|error| self.client.meaning(&error))?
-            }
+            None => !self.may_create().await?,
         };
         let location = &self.client.location;
         let text = format!(

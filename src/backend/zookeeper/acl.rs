@@ -54,6 +54,21 @@ impl ZooKeeperStore {
     }
 }
 
+impl ZooKeeperStore {
+    /// Returns the directories of the locks that a lock would create, the outermost first.
+    ///
+    /// # Errors
+    /// The store could not be queried.
+    pub(super) async fn missing_directories(&mut self) -> Result<Vec<String>, StoreError> {
+        self.open(ADMIN_SESSION).await?;
+        let paths = directories(&self.location().directory);
+        let requests: Vec<_> = paths.iter().map(|path| Request::Exists { path: path.clone() }).collect();
+        let replies = self.client.exchange(&requests).await?;
+        let missing = paths.into_iter().zip(replies).filter(|(_, reply)| reply.code == Code::NO_NODE);
+        Ok(missing.map(|(path, _)| path).collect())
+    }
+}
+
 /// Returns a directory and those above it, from the root on.
 fn directories(directory: &str) -> Vec<String> {
     let ends = directory.match_indices('/').map(|(end, _)| &directory[..end]);

@@ -70,6 +70,7 @@ impl ZooKeeperStore {
             return Ok(());
         }
         self.examine_directories(diagnosis).await?;
+        let missing = self.missing_directories().await?;
         self.latency(diagnosis).await?;
         diagnosis.answer(
             Question::Loss,
@@ -83,7 +84,7 @@ impl ZooKeeperStore {
         diagnosis.answer(Question::OneServer, Answer::new("yes", found));
         let client = || Contender::new(ZooKeeperStore::new(location.clone()));
         let name = race::try_out(client, diagnosis).await?;
-        self.forget(&name).await
+        self.forget(&name, &missing).await
     }
 
     /// Finds out how long sessions may last. Returns whether there can be one.
@@ -135,13 +136,15 @@ impl ZooKeeperStore {
     }
 
     /// Removes what the scratch lock has left.
-    async fn forget(&mut self, name: &LockName) -> Result<(), StoreError> {
+    async fn forget(&mut self, name: &LockName, created: &[String]) -> Result<(), StoreError> {
         self.open(ADMIN_SESSION).await?;
         let paths = self.location().paths(name);
         let beside = format!("{}{BESIDE_NODE}", self.location().directory);
-        // The last one is removed only if it is empty.
-        let delete = |path| Request::Delete { path, version: -1 };
-        self.client.exchange(&[delete(paths.lock), delete(paths.beside), delete(beside)]).await?;
+        // A directory is removed only if it is empty.
+        let directories = created.iter().rev().cloned();
+        let paths = [paths.lock, paths.beside, beside].into_iter().chain(directories);
+        let requests: Vec<_> = paths.map(|path| Request::Delete { path, version: -1 }).collect();
+        self.client.exchange(&requests).await?;
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! `dlock doctor` on MySQL and MariaDB.
 
 use crate::support::dlock::Dlock;
-use crate::support::doctor::{assert_answered, assert_found, assert_refused};
+use crate::support::doctor::{assert_answered, assert_found, assert_refused, init};
 use crate::support::mariadb::MariaDb;
 use crate::support::place::Place;
 use crate::support::running::{Exit, Output};
@@ -14,8 +14,12 @@ fn doctor(url: &str) -> Output {
 fn a_healthy_server_answers_four_questions() {
     let server = MariaDb::lent();
     server.sql("SET GLOBAL innodb_flush_log_at_trx_commit = 1");
-    let output = doctor(&server.url());
+    let missing = doctor(&server.url());
+    assert_eq!(server.sql("SHOW TABLES"), "", "it was created");
+    let output = init(&server.url());
     server.sql("SET GLOBAL innodb_flush_log_at_trx_commit = 2");
+    assert_eq!(missing.exit, Exit::Code(0), "{}", missing.stdout);
+    assert_found(&missing, "warning", "table", "there is no table dlock_locks");
     assert_eq!(output.exit, Exit::Code(0), "{}", output.stdout);
     for (check, found) in [
         ("authentication", "user root"),
@@ -36,7 +40,7 @@ fn a_healthy_server_answers_four_questions() {
 #[test]
 fn what_endangers_locks_is_found() {
     let server = MariaDb::lent();
-    let output = doctor(&server.url());
+    let output = init(&server.url());
     assert_found(&output, "warning", "durability", "innodb_flush_log_at_trx_commit is 2");
     server.sql("ALTER TABLE dlock_locks ENGINE = MyISAM");
     assert_found(&doctor(&server.url()), "warning", "table", "is not stored by InnoDB");

@@ -246,7 +246,7 @@ fn min_hold_lasts_for_other_programs_as_long_as_the_run_stays() {
 #[test]
 fn doctor_says_what_ends_a_session() {
     let server = MariaDb::lent();
-    let doctor = || Place::new().bare().args(["doctor", "-b", &url(&server)]).output();
+    let doctor = || Place::new().bare().args(["doctor", "--init", "-b", &url(&server)]).output();
     let output = doctor();
     assert_eq!(output.exit, Exit::Code(0), "{}", output.stdout);
     let text = output.stdout.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -10,13 +10,17 @@ fn a_healthy_server_has_only_a_warning_of_its_durability() {
     let server = Postgres::lent();
     let output = doctor(&server.url());
     assert_eq!(output.exit, Exit::Code(0), "{}", output.stdout);
+    assert_found(&output, "warning", "table", "there is no table public.dlock_locks");
+    assert_eq!(server.sql("SELECT to_regclass('dlock_locks') IS NULL"), "t", "it was created");
+    let output = init(&server.url());
+    assert_eq!(output.exit, Exit::Code(0), "{}", output.stdout);
     for (level, check, found) in [
         ("ok", "authentication", "role postgres"),
         ("ok", "version", "PostgreSQL "),
         ("ok", "notifications", "a release notifies the next waiter"),
         // As the tests start it.
         ("warning", "durability", "fsync is off"),
-        ("ok", "table", "was created"),
+        ("ok", "table", "public.dlock_locks exists"),
         // As the tests connect.
         ("warning", "role", "postgres can act as a superuser"),
         ("ok", "latency", "of 100 reads"),
@@ -33,6 +37,7 @@ fn a_healthy_server_has_only_a_warning_of_its_durability() {
 #[test]
 fn a_pooler_is_a_warning() {
     let server = Postgres::lent();
+    init(&server.url());
     for mode in ["transaction", "session"] {
         let pooler = PgBouncer::start(server.port(), mode, 20);
         let output = doctor(&pooler.url());
