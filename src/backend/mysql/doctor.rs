@@ -262,10 +262,14 @@ impl MysqlStore {
         let answer = match (&wrong, cluster) {
             (_, Some(why)) => Answer::new("yes", why),
             (Some(wrong), None) => Answer::new("yes", format!("by a crash of the server's host: {wrong}")),
+            (None, None) if has_log => Answer::new(
+                "yes",
+                "by a fail-over to a replica that has not received it: replication is asynchronous, also with a \
+                 semi-synchronous replica that is late; not if no replica ever takes over",
+            ),
             (None, None) => Answer::new(
                 "no",
-                "only if its row is removed by hand, or a replica takes over that does not have it yet (replication is \
-                 asynchronous unless configured otherwise)",
+                "only if its row is removed by hand, or the server loses its disk; it has no replicas (log_bin is off)",
             ),
         };
         diagnosis.answer(Question::Loss, answer);

@@ -23,7 +23,9 @@ const SESSION: &str = "the end of its session ends a lock: when dlock and its co
 /// The first column names the server.
 const SETTINGS: &str = "SELECT pg_catalog.current_setting('server_version'), pg_catalog.current_setting('fsync'), \
                         pg_catalog.current_setting('synchronous_commit'), pg_catalog.pg_backend_pid()::pg_catalog.text, \
-                        pg_catalog.current_setting('transaction_read_only')";
+                        pg_catalog.current_setting('transaction_read_only'), \
+                        pg_catalog.current_setting('synchronous_standby_names'), \
+                        (SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_replication)::pg_catalog.text";
 
 const REMEDIES: Remedies = Remedies {
     port: "check that the name and port are right, that the server runs and listens there (listen_addresses), and that no \
@@ -159,6 +161,14 @@ impl PostgresStore {
                 None if self.client.location.recipe.rule().is_some() => Answer::new(
                     "yes",
                     "by the end of its session, and by every fail-over: advisory locks are not replicated",
+                ),
+                None if !text(5).is_empty() && commit != "local" => Answer::new(
+                    "no",
+                    "only if its row is removed by hand, or the primary and its synchronous standbys lose their disks",
+                ),
+                None if text(6) == "0" => Answer::new(
+                    "no",
+                    "only if its row is removed by hand, or the server loses its disk; it has no standby now",
                 ),
                 None => Answer::new(
                     "yes",

@@ -51,3 +51,12 @@ pub fn assert_refused(output: &Output, check: &str, status: u8, remedy: &str) {
     assert!(text("consequence").contains(&format!("dlock run ends with {status}")), "{finding}");
     assert!(text("remedy").contains(remedy), "{finding}");
 }
+
+/// The answer to a question, and its reason.
+pub fn answer(output: &Output, question: &str) -> (String, String) {
+    let report: Value = serde_json::from_str(&output.stdout).expect("JSON");
+    let answers = report["answers"].as_array().expect("answers");
+    let answer = answers.iter().find(|answer| answer["question"] == question).expect("all are answered");
+    let text = |field: &str| answer[field].as_str().unwrap_or_default().to_owned();
+    (text("answer"), text("detail"))
+}

@@ -1,7 +1,7 @@
 //! `dlock doctor` on MySQL and MariaDB.
 
 use crate::support::dlock::Dlock;
-use crate::support::doctor::{assert_answered, assert_found, assert_refused, init};
+use crate::support::doctor::{answer, assert_answered, assert_found, assert_refused, init};
 use crate::support::mariadb::MariaDb;
 use crate::support::place::Place;
 use crate::support::running::{Exit, Output};
@@ -21,6 +21,9 @@ fn a_healthy_server_answers_four_questions() {
     assert_eq!(missing.exit, Exit::Code(0), "{}", missing.stdout);
     assert_found(&missing, "warning", "table", "there is no table dlock_locks");
     assert_eq!(output.exit, Exit::Code(0), "{}", output.stdout);
+    let log_bin = server.sql("SELECT @@GLOBAL.log_bin").trim() == "1";
+    let (loss, detail) = answer(&output, "loss");
+    assert_eq!((loss == "yes", loss == "no"), (log_bin, !log_bin), "{detail}");
     for (check, found) in [
         ("authentication", "user root"),
         ("version", "MariaDB"),

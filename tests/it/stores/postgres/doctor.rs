@@ -1,9 +1,18 @@
 //! `dlock doctor` on PostgreSQL.
 
-use crate::support::doctor::{assert_answered, assert_found, assert_refused, doctor, init};
+use crate::support::SOON;
+use crate::support::doctor::{answer, assert_answered, assert_found, assert_refused, doctor, init};
 use crate::support::pgbouncer::PgBouncer;
 use crate::support::postgres::{Plan, Postgres};
-use crate::support::running::Exit;
+use crate::support::running::{Exit, Output};
+use crate::support::wait::until;
+
+#[track_caller]
+fn assert_loss(output: &Output, is_possible: &str, by: &str) {
+    let (answer, detail) = answer(output, "loss");
+    assert_eq!(answer, is_possible, "{detail}");
+    assert!(detail.contains(by), "{detail}");
+}
 
 #[test]
 fn a_healthy_server_has_only_a_warning_of_its_durability() {
@@ -57,8 +66,14 @@ fn a_standby_and_a_missing_right_are_problems() {
     assert_found(&output, "ok", "durability", "a commit is on disk when it is acknowledged");
     assert_found(&output, "problem", "table", "permission denied for schema public");
     assert_refused(&init(&url(&server)), "init", 77, "the rights that dlock doctor --policy prints");
+    assert_loss(&init(&server.url()), "no", "it has no standby now");
     let standby = server.standby();
     let output = doctor(&url(&standby));
     assert_eq!(output.exit, Exit::Code(1), "{}", output.stdout);
     assert_found(&output, "problem", "server", "the server is read-only (it is a standby)");
+    assert_loss(&doctor(&server.url()), "yes", "by a fail-over to a standby that has not received it");
+    server.sql("ALTER SYSTEM SET synchronous_standby_names = '*'");
+    server.sql("SELECT pg_reload_conf()");
+    let is_safe = || answer(&doctor(&server.url()), "loss").0 == "no";
+    until(SOON, "synchronous replication", is_safe);
 }
