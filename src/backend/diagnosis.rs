@@ -249,6 +249,19 @@ impl Diagnosis {
     pub async fn measure_latency(
         &self,
         requests: &str,
+        request: impl AsyncFnMut() -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        self.measure_latency_for(Duration::MAX, requests, request).await
+    }
+
+    /// Does the same for a store whose leases are at most this `longest`.
+    ///
+    /// # Errors
+    /// That of a request.
+    pub async fn measure_latency_for(
+        &self,
+        longest: Duration,
+        requests: &str,
         mut request: impl AsyncFnMut() -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
         let mut times = Vec::with_capacity(REQUESTS);
@@ -260,16 +273,21 @@ impl Diagnosis {
         }
         let (p50, p99) = p50_and_p99(times);
         let found = format!("p50 {}, p99 {} of {REQUESTS} {requests}", short(p50), short(p99));
-        let ttl = recommended_ttl(p99);
+        let needed = recommended_ttl(p99);
+        let ttl = needed.min(longest);
         self.recommend_ttl(ttl);
-        self.found(match ttl > SHORTEST_RECOMMENDED {
-            false => Finding::ok("latency", found),
-            true => Finding::warning(
-                "latency",
-                found,
-                "with a short ttl, a few slow replies are enough for a command to be stopped",
-                format!("--ttl {}", show(ttl)),
-            ),
+        let consequence = "with a short ttl, a few slow replies are enough for a command to be stopped";
+        self.found(match (needed > SHORTEST_RECOMMENDED, needed > longest) {
+            (false, _) => Finding::ok("latency", found),
+            (true, false) => Finding::warning("latency", found, consequence, format!("--ttl {}", show(ttl))),
+            (true, true) => {
+                let remedy = format!(
+                    "let the servers keep leases of {}: they keep {} at most",
+                    show(needed),
+                    show(ttl)
+                );
+                Finding::warning("latency", found, consequence, remedy)
+            }
         });
         Ok(())
     }

@@ -26,6 +26,8 @@ use crate::settings::StoreTarget;
 /// dlock stops waiting for the store and the guard process this long after the request to end. What follows
 /// (a note in the history, the end of the guard process) is bounded too: dlock is gone within 2 s.
 const LEAVE_WITHIN: Duration = Duration::from_millis(1_300);
+/// Stores round leases to units of their own.
+const ROUNDED: Duration = Duration::from_millis(10);
 
 pub(super) struct LockWait<'a> {
     pub(super) reporter: &'a Reporter,
@@ -190,6 +192,12 @@ impl<'a> LockWait<'a> {
                 drop(line);
                 for (lock, held) in locks.iter().zip(held) {
                     self.reporter.granted(&lock.claim.name, waited, held.grant.fencing);
+                    let (ttl, min_hold) = (lock.claim.ttl, lock.claim.min_hold);
+                    let is_other =
+                        |lease: &Duration| *lease + ROUNDED < ttl || *lease > ttl.max(min_hold) + ROUNDED;
+                    if let Some(lease) = held.grant.lease.filter(is_other) {
+                        self.reporter.other_lease(&lock.claim.name, ttl, lease);
+                    }
                 }
             }
             return Ok(Awaited { outcome, holder_is_ancestor, waited });

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::{Outcome, describe, json, kept_by, printable, time};
 use crate::backend::Busy;
 use crate::clock::wall_micros;
-use crate::duration::show_distance;
+use crate::duration::{show, show_distance};
 use crate::exit::{CONTENDED, Exit, Failure};
 use crate::lock::{FencingToken, Holder, LockName, NotDue};
 use crate::settings::{CommonArguments, LogFormat};
@@ -149,6 +149,13 @@ impl Reporter {
         let token = fencing.map(|token| format!(", fencing token {token}")).unwrap_or_default();
         let message = format!("{name} was granted after {}{token}", show_distance(waited));
         self.verbose(Details { lock: Some(name), ..Details::new("info", "granted") }, &message);
+    }
+
+    /// Reports that the store has given another lease than was requested, with `-v` only.
+    pub fn other_lease(&self, name: &LockName, requested: Duration, lease: Duration) {
+        let message =
+            format!("{name}: the server keeps a lease of {}, not --ttl {}", show(lease), show(requested));
+        self.verbose(Details { lock: Some(name), ..Details::new("info", "lease") }, &message);
     }
 
     /// Reports that the lock was released, with `-v` only.

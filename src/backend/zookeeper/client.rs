@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::connection::{Connection, Reply, Report};
 use super::errors::expired;
-use super::heartbeats::{Heartbeats, session_for};
+use super::heartbeats::{Heartbeats, lease_of, session_for};
 use super::location::Location;
 use super::message::{Reader, Request, write_connect};
 use crate::backend::net::{HEAD_START, Protocol, first_server};
@@ -26,7 +26,7 @@ struct Session {
     timeout: Duration,
     /// The sending of the last request that the leader, or the next one, must know of.
     known: Moment,
-    /// The lease that it was begun for.
+    /// The lease that it was begun for, if the server keeps sessions for that long.
     lease: Duration,
 }
 
@@ -256,6 +256,7 @@ async fn begin_session(
         connection.begin(&[(Request::Authenticate { credentials }, Report::Never)]).await?;
     }
     let known = session.map_or(sent, |session| session.known);
+    let lease = lease.min(lease_of(timeout));
     let session = Session { id, password, timeout, known, lease };
     Ok(beginning.connection.take().map(|connection| (connection, session)))
 }

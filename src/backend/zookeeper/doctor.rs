@@ -66,12 +66,10 @@ impl ZooKeeperStore {
         for (address, status) in &servers {
             diagnosis.found(server(address, status));
         }
-        if !self.sessions(diagnosis).await? {
-            return Ok(());
-        }
+        let Some(longest) = self.sessions(diagnosis).await? else { return Ok(()) };
         self.examine_directories(diagnosis).await?;
         let missing = self.missing_directories().await?;
-        self.latency(diagnosis).await?;
+        self.latency(longest, diagnosis).await?;
         diagnosis.answer(
             Question::Loss,
             Answer::new(
@@ -87,8 +85,8 @@ impl ZooKeeperStore {
         self.forget(&name, &missing).await
     }
 
-    /// Finds out how long sessions may last. Returns whether there can be one.
-    async fn sessions(&mut self, diagnosis: &Diagnosis) -> Result<bool, StoreError> {
+    /// Finds out how long sessions may last. Returns the longest lease, if there can be a session.
+    async fn sessions(&mut self, diagnosis: &Diagnosis) -> Result<Option<Duration>, StoreError> {
         diagnosis.begin("session");
         let mut bounds = [Duration::ZERO; 2];
         for (bound, ttl) in bounds.iter_mut().zip([Duration::from_millis(1), LONGEST_TTL]) {
@@ -100,7 +98,7 @@ impl ZooKeeperStore {
                 Err(error) => {
                     let remedy = "check the log of the server, its minSessionTimeout and maxSessionTimeout";
                     diagnosis.found(Finding::refusal("session", &error, remedy));
-                    return Ok(false);
+                    return Ok(None);
                 }
             }
         }
@@ -126,13 +124,13 @@ impl ZooKeeperStore {
             show(longest)
         );
         diagnosis.answer(Question::LeaseClock, Answer::new("server", clock));
-        Ok(true)
+        Ok(Some(longest))
     }
 
-    async fn latency(&mut self, diagnosis: &Diagnosis) -> Result<(), StoreError> {
+    async fn latency(&mut self, longest: Duration, diagnosis: &Diagnosis) -> Result<(), StoreError> {
         self.open(ADMIN_SESSION).await?;
         let request = async || self.exchange_one(Request::Sync { path: "/".into() }).await.map(drop);
-        diagnosis.measure_latency("requests to the leader", request).await
+        diagnosis.measure_latency_for(longest, "requests to the leader", request).await
     }
 
     /// Removes what the scratch lock has left.

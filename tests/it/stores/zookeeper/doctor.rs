@@ -1,6 +1,7 @@
 //! `dlock doctor` on ZooKeeper.
 
 use crate::support::doctor::{assert_answered, assert_found, doctor, findings};
+use crate::support::place::Place;
 use crate::support::running::Exit;
 use crate::support::zookeeper::{Ensemble, Plan, ZooKeeper};
 
@@ -27,13 +28,22 @@ fn a_healthy_ensemble_has_only_good_findings() {
 }
 
 #[test]
-fn a_single_server_and_short_sessions_are_warnings() {
+fn short_sessions_are_a_warning_and_bound_the_recommended_lease() {
     let zookeeper =
         ZooKeeper::start_with(&Plan { lines: vec!["maxSessionTimeout=10000".to_owned()], ..Plan::default() });
     let output = doctor(&zookeeper.url());
     assert_eq!(output.exit, Exit::Code(0), "{}", output.stdout);
-    assert_found(&output, "warning", "server", "ZooKeeper 3.8.0, standalone");
     assert_found(&output, "warning", "session", "for a --ttl from 66ms to 6.666s");
+    let report: serde_json::Value = serde_json::from_str(&output.stdout).expect("JSON");
+    assert_eq!(report["recommended_ttl_ms"], 6666, "{report}");
+    let run = |ttl: &str| {
+        let run = Place::new().run().backend(zookeeper.url()).args(["-v", "--ttl", ttl]).sh("true").output();
+        assert_eq!(run.exit, Exit::Code(0), "{run:?}");
+        run.stderr
+    };
+    let remark = "dlock: x: the server keeps a lease of 6.666s, not --ttl 30s\n";
+    assert!(run("30s").contains(remark), "{}", run("30s"));
+    assert!(!run("5s").contains("keeps a lease"), "{}", run("5s"));
 }
 
 /// Whoever may delete the nodes in a directory needs no permission for these nodes.
