@@ -17,6 +17,9 @@ const REPLIES_PER_TTL: u32 = 100;
 /// How many requests the response time is measured with.
 const REQUESTS: usize = 100;
 
+/// The check of [`Finding::one_server`].
+pub const AVAILABILITY: &str = "availability";
+
 /// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -97,6 +100,14 @@ impl Finding {
     /// its kind.
     pub fn failure(check: &'static str, error: &StoreError) -> Finding {
         Finding::refusal(check, error, remedy_of(error))
+    }
+
+    /// Creates the finding that nothing takes over from the server.
+    pub fn one_server() -> Finding {
+        Finding::ok(
+            AVAILABILITY,
+            "one server: while it is down no lock can be taken and commands are stopped",
+        )
     }
 
     /// Creates the finding that a table is missing which the user may create.

@@ -104,6 +104,9 @@ impl EtcdStore {
         } else {
             let found = format!("{} of {} members have the same leader", members.len(), known.len());
             diagnosis.found(Finding::ok("quorum", found));
+            if known.len() == 1 {
+                diagnosis.found(Finding::one_server());
+            }
             let found = "each connection uses one member, and all members return the same data";
             diagnosis.answer(Question::OneServer, Answer::new("yes", found));
             return Ok(());

@@ -59,6 +59,7 @@ impl MemcachedStore {
             "then a command runs twice at the same time, and there is no fencing token that could tell them apart",
             "use these locks only where that costs time and nothing else, or use another store",
         ));
+        diagnosis.found(Finding::one_server());
         diagnosis.answer(Question::Loss, Answer::new("yes", LOSS));
         let found = "dlock uses the one server that the URL names, over one connection";
         diagnosis.answer(Question::OneServer, Answer::new("yes", found));

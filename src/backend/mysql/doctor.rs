@@ -113,6 +113,7 @@ impl MysqlStore {
             return Ok(());
         }
         diagnosis.found(Finding::ok("version", self.client.version().to_owned()));
+        diagnosis.found(Finding::one_server());
         self.cluster(diagnosis);
         self.administrator(diagnosis).await?;
         if !self.table(diagnosis).await? {

@@ -109,6 +109,9 @@ impl PostgresStore {
         let text = |column: usize| row.try_get::<_, String>(column).unwrap_or_default();
         let (version, process) = (text(0), text(3));
         diagnosis.found(Finding::ok("version", format!("PostgreSQL {version}")));
+        if self.client.location.servers.len() == 1 {
+            diagnosis.found(Finding::one_server());
+        }
         if text(4) == "on" {
             let remedy = "name the primary, or all servers of the cluster, separated by commas";
             diagnosis.found(Finding::problem(

@@ -84,6 +84,9 @@ impl RedisStore {
             diagnosis.found(finding);
             return Ok(());
         }
+        if !examiner.location.has_several_servers() {
+            diagnosis.found(Finding::one_server());
+        }
         // A broken connection is reported by the listener, which knows the current step.
         examiner.examine(self, name).await
     }

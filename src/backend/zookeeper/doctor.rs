@@ -66,6 +66,9 @@ impl ZooKeeperStore {
         for (address, status) in &servers {
             diagnosis.found(server(address, status));
         }
+        if servers.iter().any(|(_, status)| status.as_ref().is_some_and(|status| is_alone(status))) {
+            diagnosis.found(Finding::one_server());
+        }
         let Some(longest) = self.sessions(diagnosis).await? else { return Ok(()) };
         self.examine_directories(diagnosis).await?;
         let missing = self.missing_directories().await?;
@@ -194,6 +197,11 @@ async fn status(
     Ok(Ok(reply.contains("Zookeeper version").then_some(reply)))
 }
 
+/// Whether a server reports that it is the only one.
+fn is_alone(status: &str) -> bool {
+    status.lines().any(|line| line.trim() == "Mode: standalone")
+}
+
 /// Returns the finding about the version and the role of a server.
 fn server(address: &Address, status: &Option<String>) -> Finding {
     let field = |name: &str| {
@@ -216,12 +224,6 @@ fn server(address: &Address, status: &Option<String>) -> Finding {
         "read-only" => {
             Finding::warning("server", found, NO_LOCK, "start the other servers, and see their logs")
         }
-        "standalone" => Finding::warning(
-            "server",
-            found,
-            "while this server is down, no lock can be taken, and commands are stopped before their locks end",
-            "run an ensemble of three or more servers",
-        ),
         _ => Finding::ok("server", found),
     }
 }

@@ -11,7 +11,7 @@ use self::answers::{NodeAnswer, atomic_grant, lease_clock, losses, one_server};
 use super::RedlockStore;
 use super::node::{NodeClient, Purpose};
 use super::verdict::SAME_AGE;
-use crate::backend::diagnosis::{Diagnosis, Finding, Level, Note, Question, short};
+use crate::backend::diagnosis::{AVAILABILITY, Diagnosis, Finding, Level, Note, Question, short};
 use crate::backend::redis::doctor::clock::{self, CLOCK_WARNING};
 use crate::backend::redis::doctor::info::Info;
 use crate::backend::redis::location::Location;
@@ -132,6 +132,7 @@ async fn examine_node(location: &Location, diagnosis: &Diagnosis) -> Result<Exam
                     step = begins;
                     diagnosis.begin(step);
                 }
+                Some(Note::Found(finding)) if finding.check == AVAILABILITY => {}
                 Some(Note::Found(finding)) => examined.findings.push(of_node(location.display(), finding)),
                 Some(Note::Answered(question, answer)) => {
                     examined.answers.push((location.display().to_owned(), question, answer));

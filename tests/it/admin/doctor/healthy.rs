@@ -10,6 +10,7 @@ use crate::support::tls::Flaw;
 const FINDINGS: &str = "\
 ok       reachability    N:N in Nms
 ok       authentication  user default, no password required; database N
+ok       availability    one server: while it is down no lock can be taken and commands are stopped
 ok       latency         pN Nms, pN Nms of N pings
 ok       version         Redis N
 ok       role            a master without replicas

@@ -54,6 +54,8 @@ fn alarms_and_clusters_that_differ_are_problems() {
     let output = doctor(&format!("{},{}", etcd.url(), other.hosts()));
     assert_eq!(output.exit, Exit::Code(1), "{}", output.stdout);
     assert_found(&output, "problem", "quorum", "the members belong to different clusters");
+    let alone = doctor(&etcd.url());
+    assert_found(&alone, "ok", "availability", "one server: while it is down no lock can be taken");
     etcd.client().post("maintenance/alarm", &json!({"action": "ACTIVATE", "alarm": "NOSPACE"}));
     let output = doctor(&etcd.url());
     assert_eq!(output.exit, Exit::Code(1), "{}", output.stdout);

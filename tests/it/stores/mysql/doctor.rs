@@ -26,6 +26,7 @@ fn a_healthy_server_answers_four_questions() {
     assert_eq!((loss == "yes", loss == "no"), (log_bin, !log_bin), "{detail}");
     for (check, found) in [
         ("authentication", "user root"),
+        ("availability", "one server: while it is down no lock can be taken"),
         ("version", "MariaDB"),
         ("primary", "it accepts writes"),
         ("table", "dlock_locks, stored by InnoDB"),

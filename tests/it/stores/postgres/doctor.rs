@@ -29,6 +29,7 @@ fn a_healthy_server_has_only_a_warning_of_its_durability() {
         ("ok", "notifications", "a release notifies the next waiter"),
         // As the tests start it.
         ("warning", "durability", "fsync is off"),
+        ("ok", "availability", "one server: while it is down no lock can be taken"),
         ("ok", "table", "public.dlock_locks exists"),
         // As the tests connect.
         ("warning", "role", "postgres can act as a superuser"),

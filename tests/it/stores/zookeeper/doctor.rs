@@ -33,6 +33,8 @@ fn short_sessions_are_a_warning_and_bound_the_recommended_lease() {
         ZooKeeper::start_with(&Plan { lines: vec!["maxSessionTimeout=10000".to_owned()], ..Plan::default() });
     let output = doctor(&zookeeper.url());
     assert_eq!(output.exit, Exit::Code(0), "{}", output.stdout);
+    assert_found(&output, "ok", "server", "ZooKeeper 3.8.0, standalone");
+    assert_found(&output, "ok", "availability", "one server: while it is down no lock can be taken");
     assert_found(&output, "warning", "session", "for a --ttl from 66ms to 6.666s");
     let report: serde_json::Value = serde_json::from_str(&output.stdout).expect("JSON");
     assert_eq!(report["recommended_ttl_ms"], 6666, "{report}");
