@@ -83,10 +83,10 @@ impl Connection {
         loop {
             let arrived = tokio::select! {
                 biased;
-                arrived = self.value() => arrived?,
+                arrived = parse_redis_value_async(&mut self.decoder, &mut self.stream) => arrived,
                 () = std::future::ready(()) => return Ok(()),
             };
-            match arrived {
+            match self.checked(arrived).await? {
                 Value::Push { kind, data } => self.note_push(&kind, &data),
                 _ if self.pending_replies > 0 => self.pending_replies -= 1,
                 _ => {
@@ -184,6 +184,11 @@ impl Connection {
     /// The connection failed, or the server violated the protocol.
     pub(super) async fn value(&mut self) -> Result<Value, StoreError> {
         let value = parse_redis_value_async(&mut self.decoder, &mut self.stream).await;
+        self.checked(value).await
+    }
+
+    /// Returns what was read, or why nothing more can be.
+    async fn checked(&mut self, value: redis::RedisResult<Value>) -> Result<Value, StoreError> {
         self.no_reply_yet &= value.is_err();
         let error = match value {
             Ok(value) => return Ok(value),
