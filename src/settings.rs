@@ -26,8 +26,8 @@ pub use self::acquire::{AcquireArguments, AcquirePlan};
 pub use self::backends::{BackendSettings, Warning};
 pub use self::break_lock::{BreakArguments, BreakPlan};
 pub use self::command_line::{
-    Command, CompletionsArguments, ManArguments, Request, ShellArgument, command, command_with_common_options,
-    parse, partial_common_arguments,
+    Command, CompletionsArguments, ManArguments, Request, ShellArgument, command,
+    command_with_common_options, parse, partial_common_arguments,
 };
 pub use self::common_arguments::{CommonArguments, LogFormat};
 pub use self::configuration::Configuration;
