@@ -12,7 +12,8 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::Bench;
-use crate::stats::{Rng, Sample, ms, verdict};
+use crate::report::{Section, Target};
+use crate::stats::{Rng, Sample, ms};
 
 const TREE: usize = 3;
 
@@ -104,12 +105,17 @@ impl Drop for Victim {
 }
 
 /// Measures the time from kill(2) of dlock to the death of the last process of the tree.
-pub fn sigkill(bench: &Bench) -> Result<(), Box<dyn Error>> {
-    println!("sigkill: from SIGKILL of dlock to the death of the whole tree, {} tries each", bench.runs);
+pub fn sigkill(bench: &Bench) -> Result<Section, Box<dyn Error>> {
+    let runs = bench.runs;
+    let mut section = Section::new(
+        format!("sigkill: from SIGKILL of dlock to the death of the whole tree, {runs} tries each"),
+        &[("p50 ms", 2), ("p99 ms", 2), ("max ms", 2)],
+    );
     let mut rng = Rng::new();
-    for (store, url) in [("file", bench.file_url()), ("redis", bench.redis.url())] {
-        let mut times = Vec::with_capacity(bench.runs);
-        for try_number in 0..bench.runs {
+    let mut worst = Duration::ZERO;
+    for (store, url) in bench.stores().into_iter().filter(|(store, _)| ["file", "redis"].contains(store)) {
+        let mut times = Vec::with_capacity(runs);
+        for try_number in 0..runs {
             let mut victim = Victim::start(bench, &url, "30s", &format!("kill-{store}-{try_number}"))?;
             std::thread::sleep(Duration::from_micros(rng.below(5000)));
             let start = Instant::now();
@@ -121,23 +127,19 @@ pub fn sigkill(bench: &Bench) -> Result<(), Box<dyn Error>> {
             victim.reap()?;
         }
         let times = Sample::new(times);
-        println!(
-            "  {store:<6} p50 {:.2} ms, p99 {:.2} ms, worst {:.2} ms, target p99 <= 20: {}",
-            ms(times.p50()),
-            ms(times.p99()),
-            ms(times.max()),
-            verdict(times.p99() <= Duration::from_millis(20))
-        );
+        section.row(&format!("dlock {store}"), &[ms(times.p50()), ms(times.p99()), ms(times.max())]);
+        worst = worst.max(times.p99());
     }
-    Ok(())
+    section.target("p99 ms, the higher one", ms(worst), Target::AtMost(20.0));
+    Ok(section)
 }
 
 /// Measures the remaining lease at the store when the tree of a stopped dlock is dead.
-pub fn sigstop(bench: &Bench) -> Result<(), Box<dyn Error>> {
+pub fn sigstop(bench: &Bench) -> Result<Section, Box<dyn Error>> {
     let (ttl, together) = (Duration::from_secs(2), 10);
     let tries = (bench.runs / 2).max(1).next_multiple_of(together);
-    let url = bench.redis.url();
-    let mut client = bench.redis.connect()?;
+    let url = bench.redis()?.url();
+    let mut client = bench.redis()?.connect()?;
     let mut rng = Rng::new();
     let (mut margins, mut late, mut lost) = (Vec::new(), 0, 0);
     for batch in 0..tries / together {
@@ -174,17 +176,19 @@ pub fn sigstop(bench: &Bench) -> Result<(), Box<dyn Error>> {
             std::thread::sleep(Duration::from_micros(500));
         }
     }
-    println!("sigstop: remaining lease of {ttl:?} when the tree of a stopped dlock is dead, {tries} tries");
+    let mut section = Section::new(
+        format!(
+            "sigstop: remaining lease of {ttl:?} when the tree of a stopped dlock is dead, {tries} tries"
+        ),
+        &[],
+    );
     if !margins.is_empty() {
         let margins = Sample::new(margins);
-        println!(
-            "  least {:.0} ms, p50 {:.0} ms, most {:.0} ms",
-            ms(margins.percentile(0.0)),
-            ms(margins.p50()),
-            ms(margins.max())
-        );
+        section.figure("least ms", ms(margins.percentile(0.0)));
+        section.figure("p50 ms", ms(margins.p50()));
+        section.figure("most ms", ms(margins.max()));
     }
-    println!("  after the end of the lease: {late}, target 0: {}", verdict(late == 0));
-    println!("  exit 76 when continued: {lost} of {tries}");
-    Ok(())
+    section.target("trees that live after the end of the lease", f64::from(late), Target::AtMost(0.0));
+    section.figure("exit 76 when continued, of all tries", lost as f64 / tries as f64);
+    Ok(section)
 }

@@ -7,7 +7,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::Bench;
-use crate::stats::{Sample, ms, verdict};
+use crate::report::{Section, Target};
+use crate::stats::{Sample, ms};
 
 /// A `dlock run` that is terminated, with its command, when dropped.
 struct Running(Child);
@@ -45,66 +46,96 @@ fn processes_of(program: &Path) -> Result<Vec<u32>, Box<dyn Error>> {
     Ok(found)
 }
 
-/// Sums of the kilobytes in smaps_rollup: (PSS, RSS, private).
-fn kilobytes(pids: &[u32]) -> Result<(u64, u64, u64), Box<dyn Error>> {
-    let (mut pss, mut rss, mut private) = (0, 0, 0);
-    for pid in pids {
-        for line in fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?.lines() {
-            let mut words = line.split_whitespace();
-            let (Some(key), Some(value)) = (words.next(), words.next()) else { continue };
-            match key {
-                "Pss:" => pss += value.parse::<u64>()?,
-                "Rss:" => rss += value.parse::<u64>()?,
-                "Private_Clean:" | "Private_Dirty:" => private += value.parse::<u64>()?,
-                _ => {}
+/// The memory of some processes, in kB, and their page faults.
+#[derive(Default)]
+struct Memory {
+    pss: u64,
+    rss: u64,
+    /// Of pages that no other process has mapped.
+    unshared: u64,
+    minor_faults: u64,
+    major_faults: u64,
+}
+
+impl Memory {
+    /// Sums what smaps_rollup and stat of these processes say (`proc_pid_smaps(5)`, `proc_pid_stat(5)`).
+    fn of(pids: &[u32]) -> Result<Self, Box<dyn Error>> {
+        let mut sum = Memory::default();
+        for pid in pids {
+            for line in fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?.lines() {
+                let mut words = line.split_whitespace();
+                let (Some(key), Some(value)) = (words.next(), words.next()) else { continue };
+                match key {
+                    "Pss:" => sum.pss += value.parse::<u64>()?,
+                    "Rss:" => sum.rss += value.parse::<u64>()?,
+                    "Private_Clean:" | "Private_Dirty:" => sum.unshared += value.parse::<u64>()?,
+                    _ => {}
+                }
             }
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+            let (_, after_name) = stat.rsplit_once(") ").ok_or("a malformed stat")?;
+            let fields: Vec<&str> = after_name.split(' ').collect();
+            // Fields 10 and 12; the first one here is field 3.
+            sum.minor_faults += fields[7].parse::<u64>()?;
+            sum.major_faults += fields[9].parse::<u64>()?;
         }
+        Ok(sum)
     }
-    Ok((pss, rss, private))
 }
 
 /// Memory of one run that is alone on the machine: the holder that it waits for is not a dlock, so no pages are shared
 /// with the holder.
-pub fn memory(bench: &Bench) -> Result<(), Box<dyn Error>> {
-    println!("memory: all dlock processes of one run, after 2 s, kB");
-    println!("  {:<14} {:>9} {:>8} {:>8} {:>8}", "", "processes", "PSS", "RSS", "private");
-    let file = bench.file_url();
-    let redis = bench.redis.url();
-    let (mut worst, mut one) = (0, bench.redis.connect()?);
-    let reply = one.request("SET dlock:waiting foreign NX PX 60000")?;
-    if reply != "+OK" {
-        return Err(format!("SET: {reply}").into());
-    }
+pub fn memory(bench: &Bench) -> Result<Section, Box<dyn Error>> {
+    let mut section = Section::new(
+        "memory: all dlock processes of one run, after 2 s; page faults since its start",
+        &[("processes", 0), ("PSS kB", 0), ("RSS kB", 0), ("unshared kB", 0), ("minflt", 0), ("majflt", 0)],
+    );
     let mut flock = bench.command(Path::new("/usr/bin/flock"));
     flock.args(["-o", "waiting.lock", "sleep", "30"]);
     let mut flock = flock.spawn()?;
-    for (what, args) in [
-        ("file holding", ["-b", &file, "--ttl=1s", "holding", "--", "sleep", "30"]),
-        ("file waiting", ["-b", &file, "--wait=30s", "waiting", "--", "sleep", "30"]),
-        ("redis holding", ["-b", &redis, "--ttl=1s", "holding", "--", "sleep", "30"]),
-        ("redis waiting", ["-b", &redis, "--wait=30s", "waiting", "--", "sleep", "30"]),
-    ] {
-        let mut running = Running::start(bench.dlock(&args))?;
-        std::thread::sleep(Duration::from_secs(2));
-        running.still_runs()?;
-        let pids = processes_of(&bench.dlock)?;
-        let (pss, rss, private) = kilobytes(&pids)?;
-        worst = worst.max(pss);
-        println!("  {what:<14} {:>9} {pss:>8} {rss:>8} {private:>8}", pids.len());
+    if let Ok(redis) = bench.redis() {
+        let reply = redis.connect()?.request("SET dlock:waiting foreign NX PX 60000")?;
+        if reply != "+OK" {
+            return Err(format!("SET: {reply}").into());
+        }
+    }
+    let mut worst = 0;
+    for (store, url) in bench.stores() {
+        let holding = ["-b", &url, "--ttl=3s", "holding", "--", "sleep", "30"];
+        let waiting = ["-b", &url, "--wait=30s", "waiting", "--", "sleep", "30"];
+        let is_target = ["file", "redis"].contains(&store);
+        for (what, args) in [("holds", &holding[..]), ("waits", &waiting[..])] {
+            if what == "waits" && !is_target {
+                continue;
+            }
+            let mut running = Running::start(bench.dlock(args))?;
+            std::thread::sleep(Duration::from_secs(2));
+            running.still_runs()?;
+            let pids = processes_of(&bench.dlock)?;
+            let memory = Memory::of(&pids)?;
+            if is_target {
+                worst = worst.max(memory.pss);
+            }
+            let Memory { pss, rss, unshared, minor_faults, major_faults } = memory;
+            let figures = [pids.len() as u64, pss, rss, unshared, minor_faults, major_faults];
+            section.row(&format!("{store} {what}"), &figures.map(|figure| figure as f64));
+        }
     }
     flock.kill()?;
     flock.wait()?;
-    one.request("DEL dlock:waiting")?;
-    println!("  {:.1} MB PSS at most, target <= 6: {}", worst as f64 / 1000.0, verdict(worst <= 6000));
-    Ok(())
+    if let Ok(redis) = bench.redis() {
+        redis.connect()?.request("DEL dlock:waiting")?;
+    }
+    section.target("MB PSS at most, file and redis", worst as f64 / 1000.0, Target::AtMost(5.5));
+    Ok(section)
 }
 
 /// Requests seen by MONITOR; commands called by a script are not counted.
-pub fn requests(bench: &Bench) -> Result<(), Box<dyn Error>> {
-    let url = bench.redis.url();
+pub fn requests(bench: &Bench) -> Result<Section, Box<dyn Error>> {
+    let url = bench.redis()?.url();
     let (ttl, ttls) = (Duration::from_secs(2), 5);
     let watch = |command: Command, skip: Duration, window: Duration| -> Result<Vec<String>, Box<dyn Error>> {
-        let mut monitor = bench.redis.connect()?;
+        let mut monitor = bench.redis()?.connect()?;
         monitor.request("MONITOR")?;
         monitor.set_timeout(Duration::from_millis(100))?;
         let _running = Running::start(command)?;
@@ -120,11 +151,11 @@ pub fn requests(bench: &Bench) -> Result<(), Box<dyn Error>> {
         }
         Ok(seen)
     };
-    println!("requests: to redis, each script counts as one");
+    let mut section = Section::new("requests: to redis, each script counts as one", &[]);
     let whole =
         watch(bench.dlock(&["-b", &url, "once", "--", "true"]), Duration::ZERO, Duration::from_millis(500));
     if let Ok(whole) = whole {
-        println!("  a whole run of true: {} ({})", whole.len(), whole.join(" "));
+        section.figure(&format!("a whole run of true ({})", whole.join(" ")), whole.len() as f64);
     }
     let ttl_text = format!("--ttl={}s", ttl.as_secs());
     let holding = bench.dlock(&["-b", &url, &ttl_text, "counted", "--", "sleep", "30"]);
@@ -136,17 +167,13 @@ pub fn requests(bench: &Bench) -> Result<(), Box<dyn Error>> {
     kinds.sort_unstable();
     kinds.dedup();
     let per_ttl = seen.len() as f64 / f64::from(ttls);
-    println!(
-        "  holding: {per_ttl:.1} per ttl ({}), target <= 3: {}",
-        kinds.join(" "),
-        verdict(per_ttl <= 3.0)
-    );
-    bench.redis.connect()?.request("SET dlock:counted-wait foreign PX 60000")?;
+    section.target(&format!("holding, per ttl ({})", kinds.join(" ")), per_ttl, Target::AtMost(3.0));
+    bench.redis()?.connect()?.request("SET dlock:counted-wait foreign PX 60000")?;
     let waiting = bench.dlock(&["-b", &url, "--wait=30s", "counted-wait", "--", "true"]);
     let seen = watch(waiting, Duration::from_secs(1), Duration::from_secs(5))?;
-    println!("  waiting: {:.1} per second", seen.len() as f64 / 5.0);
-    bench.redis.connect()?.request("DEL dlock:counted-wait")?;
-    Ok(())
+    section.figure("waiting, per second", seen.len() as f64 / 5.0);
+    bench.redis()?.connect()?.request("DEL dlock:counted-wait")?;
+    Ok(section)
 }
 
 /// Runs a fixed number of rounds on every processor at once and prints the elapsed nanoseconds.
@@ -174,14 +201,14 @@ fn spin_all(rounds: u64) -> Result<Duration, Box<dyn Error>> {
 }
 
 /// A processor-bound command with and without dlock, interleaved, timed by the command; and dlock's processor time.
-pub fn slowdown(bench: &Bench) -> Result<(), Box<dyn Error>> {
+pub fn slowdown(bench: &Bench) -> Result<Section, Box<dyn Error>> {
     let rounds = 20_000_000;
     let target = Duration::from_millis(1100); // longer than a third of the ttl: a renewal falls into each run
     let rounds = (rounds as f64 * target.as_secs_f64() / spin_all(rounds)?.as_secs_f64()) as u64;
     let me = std::env::current_exe()?;
     let me_text = me.to_str().ok_or("the build directory's path is not UTF-8")?;
     let rounds_text = rounds.to_string();
-    let url = bench.redis.url();
+    let url = bench.redis()?.url();
     let mut plain = bench.command(&me);
     plain.args(["spin", &rounds_text]);
     let mut locked = bench.dlock(&["-b", &url, "--ttl=3s", "spin", "--", me_text, "spin", &rounds_text]);
@@ -206,14 +233,15 @@ pub fn slowdown(bench: &Bench) -> Result<(), Box<dyn Error>> {
         return Err("every run lost its lock".into());
     }
     let (without, with) = (Sample::new(without), Sample::new(with));
-    println!("slowdown: a processor-bound command on every CPU, {runs} runs each, interleaved");
-    println!("  without dlock p50 {:.2} ms, p25 {:.2}", ms(without.p50()), ms(without.percentile(25.0)));
-    println!("  with dlock    p50 {:.2} ms, p25 {:.2}", ms(with.p50()), ms(with.percentile(25.0)));
-    let spread = (ms(without.percentile(75.0)) - ms(without.percentile(25.0))) / ms(without.p50()) * 100.0;
-    let slower = (ms(with.p50()) / ms(without.p50()) - 1.0) * 100.0;
-    println!("  locks lost during the runs: {lost}, target 0: {}", verdict(lost == 0));
-    println!("  {slower:+.2} % (the middle half of the runs without dlock spreads over {spread:.2} %)");
-
+    let mut section = Section::new(
+        format!("slowdown: a processor-bound command on every CPU, {runs} runs each, interleaved"),
+        &[("p25 ms", 2), ("p50 ms", 2), ("p75 ms", 2)],
+    );
+    for (name, times) in [("without dlock", &without), ("with dlock", &with)] {
+        section.row(name, &[25.0, 50.0, 75.0].map(|percent| ms(times.percentile(percent))));
+    }
+    section.target("locks lost during the runs", f64::from(lost), Target::AtMost(0.0));
+    section.figure("% slower", (ms(with.p50()) / ms(without.p50()) - 1.0) * 100.0);
     let mut running = Running::start(bench.dlock(&["-b", &url, "--ttl=1s", "idle", "--", "sleep", "30"]))?;
     std::thread::sleep(Duration::from_secs(1));
     let pids = processes_of(&bench.dlock)?;
@@ -229,6 +257,6 @@ pub fn slowdown(bench: &Bench) -> Result<(), Box<dyn Error>> {
     std::thread::sleep(Duration::from_secs(6));
     let share = (used()? - before) as f64 / start.elapsed().as_nanos() as f64;
     running.still_runs()?;
-    println!("  dlock's processor time while holding, ttl 1s: {:.4} % of one CPU", share * 100.0);
-    Ok(())
+    section.figure("% of one CPU that dlock uses while it holds, ttl 1s", share * 100.0);
+    Ok(section)
 }

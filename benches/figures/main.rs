@@ -1,29 +1,57 @@
-//! The performance figures of dlock, measured on this machine and compared with other tools: `cargo bench`.
-//!
-//! Builds dlock as packaging/build.sh does, starts a Redis and an etcd on 127.0.0.1, prints the tables and stops both.
-//! Nothing is asserted, because the figures depend on the machine; each is printed next to its target.
-//!
-//! `DLOCK_FIGURES_BIN` measures another binary; `DLOCK_FIGURES_RUNS` sets the number of runs (200); `DLOCK_TEST_PYTHON`
-//! is an interpreter that has redis-py.
-//! With an argument (`cargo bench -- memory`), only the sections whose name contains it are measured.
+//! The performance figures of dlock, measured on this machine and compared with other tools: `cargo bench`, see
+//! benches/README.md. Nothing is asserted, because the figures depend on the machine; each is printed next to its target.
 
 mod death;
 mod footprint;
+mod machine;
+mod plots;
+mod race;
 mod redlock;
+mod report;
 mod servers;
 mod startup;
 mod stats;
+mod svg;
 mod waiting;
 
-/// What every section needs: the binary, the stores, and the number of runs.
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::{Map, Value, json};
+
+use self::report::Section;
+
+/// What every section needs: the binary, the stores, the other tools, and the number of runs.
 pub struct Bench {
     /// The dlock under test, a copy whose path no other process runs.
-    dlock: std::path::PathBuf,
-    redis: servers::Redis,
-    etcd: servers::Etcd,
+    dlock: PathBuf,
+    servers: servers::Servers,
+    peers: Peers,
     /// An empty directory on the file system of the build.
-    dir: std::path::PathBuf,
+    dir: PathBuf,
     runs: usize,
+}
+
+/// The tools that dlock is compared with, unless they are left out.
+struct Peers {
+    etcdctl: Option<PathBuf>,
+    psql: Option<PathBuf>,
+    mariadb: Option<PathBuf>,
+    /// An interpreter that has redis-py.
+    python: Option<PathBuf>,
+}
+
+impl Peers {
+    fn find(leave_out: &mut impl FnMut(String)) -> Self {
+        let mut found = |program: Result<PathBuf, String>| program.map_err(&mut *leave_out).ok();
+        Peers {
+            etcdctl: found(machine::find("etcdctl", "etcd-client")),
+            psql: found(machine::find_psql()),
+            mariadb: found(machine::find("mariadb", "mariadb-client")),
+            python: found(waiting::find_redis_py()),
+        }
+    }
 }
 
 impl Bench {
@@ -31,29 +59,66 @@ impl Bench {
         format!("file://{}", self.dir.display())
     }
 
+    /// The Redis; sections that are only about Redis are left out without it.
+    fn redis(&self) -> Result<&servers::Redis, NoRedis> {
+        self.servers.redis.as_ref().ok_or(NoRedis)
+    }
+
+    /// The scheme and the URL of each store.
+    fn stores(&self) -> Vec<(&'static str, String)> {
+        let mut stores = vec![("file", self.file_url())];
+        stores.extend(self.servers.urls());
+        stores
+    }
+
     /// A command whose environment has only PATH and HOME.
-    fn command(&self, program: &std::path::Path) -> std::process::Command {
-        let mut command = std::process::Command::new(program);
+    fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
         command.env_clear().env("PATH", "/usr/bin:/bin").env("HOME", &self.dir).current_dir(&self.dir);
-        command.stdin(std::process::Stdio::null());
+        command.stdin(Stdio::null());
         command
     }
 
-    fn dlock(&self, args: &[&str]) -> std::process::Command {
+    fn dlock(&self, args: &[&str]) -> Command {
         let mut command = self.command(&self.dlock);
         command.arg("run").args(args);
         command
     }
+
+    /// etcdctl for the etcd, unless either is left out.
+    fn etcdctl(&self) -> Option<Command> {
+        let (etcd, etcdctl) = self.servers.etcd.as_ref().zip(self.peers.etcdctl.as_ref())?;
+        let mut command = self.command(etcdctl);
+        command.env("ETCDCTL_API", "3").env("ETCDCTL_ENDPOINTS", etcd.endpoint());
+        Some(command)
+    }
 }
+
+#[derive(Debug)]
+struct NoRedis;
+
+impl std::fmt::Display for NoRedis {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("it needs redis-server")
+    }
+}
+
+impl Error for NoRedis {}
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     // This program is also the command that runs under dlock.
-    let outcome = match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+    let outcome = match args.iter().map(String::as_str).filter(|arg| *arg != "--bench").collect::<Vec<_>>()[..]
+    {
         ["spin", rounds] => footprint::spin(rounds),
         ["tree", fifo] => death::tree(fifo),
-        ["stamp", file] => waiting::stamp(file),
-        _ => measure(&args.into_iter().filter(|arg| !arg.starts_with("--")).collect::<Vec<_>>()),
+        ["stamp", file] => waiting::stamp(file, "/dev/stdin"),
+        // etcdctl gives its commands no standard input.
+        ["stamp-under-etcdctl", file] => {
+            waiting::stamp(file, &format!("/proc/{}/fd/0", std::os::unix::process::parent_id()))
+        }
+        ["plot"] => plots::write(&directory()),
+        ref only => measure(only),
     };
     if let Err(error) = outcome {
         eprintln!("figures: {error}");
@@ -61,13 +126,33 @@ fn main() {
     }
 }
 
-fn measure(only: &[String]) -> Result<(), Box<dyn std::error::Error>> {
+/// Where the figures and the plots are written.
+fn directory() -> PathBuf {
+    let default = || Path::new(env!("CARGO_MANIFEST_DIR")).join("target/figures");
+    std::env::var_os("DLOCK_FIGURES_DIR").map_or_else(default, PathBuf::from)
+}
+
+type Measure = fn(&Bench) -> Result<Section, Box<dyn Error>>;
+const SECTIONS: [(&str, Measure); 10] = [
+    ("startup", startup::startup),
+    ("memory", footprint::memory),
+    ("requests", footprint::requests),
+    ("slowdown", footprint::slowdown),
+    ("sigkill", death::sigkill),
+    ("sigstop", death::sigstop),
+    ("handoff", waiting::handoff),
+    ("drain", waiting::drain),
+    ("queue", waiting::queue),
+    ("redlock", redlock::redlock),
+];
+
+fn measure(only: &[&str]) -> Result<(), Box<dyn Error>> {
     let runs = match std::env::var("DLOCK_FIGURES_RUNS") {
         Ok(runs) => runs.parse()?,
         Err(_) => 200,
     };
     let built = match std::env::var_os("DLOCK_FIGURES_BIN") {
-        Some(path) => std::path::PathBuf::from(path),
+        Some(path) => PathBuf::from(path),
         None => build()?,
     };
     let dir = tempfile::Builder::new().prefix("figures").tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
@@ -75,46 +160,52 @@ fn measure(only: &[String]) -> Result<(), Box<dyn std::error::Error>> {
     std::fs::copy(&built, &dlock)?;
     let store = dir.path().join("store");
     std::fs::create_dir(&store)?;
-    let bench = Bench {
-        dlock,
-        redis: servers::Redis::start(dir.path())?,
-        etcd: servers::Etcd::start(dir.path())?,
-        dir: store,
-        runs,
+
+    let mut left_out: Vec<String> = Vec::new();
+    let mut leave_out = |what: String| {
+        println!("left out: {what}");
+        left_out.push(what);
     };
-    println!("dlock   {} ({} bytes)", built.display(), std::fs::metadata(&built)?.len());
-    println!("machine {} CPUs, {}", std::thread::available_parallelism()?, servers::kernel()?);
-    println!("peers   {}", servers::versions());
-    type Section = fn(&Bench) -> Result<(), Box<dyn std::error::Error>>;
-    let sections: [(&str, Section); 10] = [
-        ("startup", startup::startup),
-        ("memory", footprint::memory),
-        ("requests", footprint::requests),
-        ("slowdown", footprint::slowdown),
-        ("sigkill", death::sigkill),
-        ("sigstop", death::sigstop),
-        ("handoff", waiting::handoff),
-        ("drain", waiting::drain),
-        ("queue", waiting::queue),
-        ("redlock", redlock::redlock),
-    ];
-    for (name, section) in sections {
-        if only.is_empty() || only.iter().any(|part| name.contains(part.as_str())) {
-            println!();
-            section(&bench).map_err(|error| format!("{name}: {error}"))?;
+    let peers = Peers::find(&mut leave_out);
+    let servers = servers::Servers::start(dir.path(), &mut leave_out);
+    let bench = Bench { dlock, servers, peers, dir: store, runs };
+    let (machine, versions) = (machine::describe(), machine::versions(bench.peers.python.as_deref()));
+    let bytes = std::fs::metadata(&built)?.len();
+    let date = chrono::Utc::now().format("%F").to_string();
+    println!("dlock   {} ({bytes} bytes)", built.display());
+    println!("machine {}", machine::line(&machine));
+    versions.iter().for_each(|version| println!("peer    {version}"));
+
+    let mut sections = Map::new();
+    for (name, section) in SECTIONS {
+        if !only.is_empty() && !only.iter().any(|part| name.contains(part)) {
+            continue;
+        }
+        println!();
+        match section(&bench) {
+            Ok(section) => _ = sections.insert(name.to_owned(), section.into_json()),
+            Err(error) if error.is::<NoRedis>() => leave_out(format!("section {name}: {error}")),
+            Err(error) => return Err(format!("{name}: {error}").into()),
         }
     }
-    Ok(())
+    let figures = json!({
+        "date": date, "machine": machine, "versions": versions, "dlock_bytes": bytes, "runs": runs,
+        "left_out": left_out, "sections": Value::from(sections),
+    });
+    std::fs::create_dir_all(directory())?;
+    std::fs::write(directory().join("figures.json"), format!("{figures:#}\n"))?;
+    println!();
+    plots::write(&directory())
 }
 
 /// Builds the binary to measure with the flags of a release, which are in packaging/build.sh.
-fn build() -> Result<std::path::PathBuf, Box<dyn std::error::Error>> {
-    let directory = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("figures");
-    let status = std::process::Command::new("packaging/build.sh")
+fn build() -> Result<PathBuf, Box<dyn Error>> {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("figures");
+    let status = Command::new("packaging/build.sh")
         .arg("--binary")
         .arg(&directory)
         .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .stdout(std::process::Stdio::null())
+        .stdout(Stdio::null())
         .status()?;
     if !status.success() {
         return Err("packaging/build.sh --binary failed".into());

@@ -10,8 +10,9 @@ use dlock::backend::{Attempt, Backend, Ending, Intent};
 use dlock::lock::{Claim, Identity, LockName, Mode, Token};
 
 use crate::Bench;
+use crate::report::{Section, Target};
 use crate::servers::Redis;
-use crate::stats::{Rng, Sample, ms, verdict};
+use crate::stats::{Rng, Sample, ms};
 
 const NODES: usize = 5;
 
@@ -57,7 +58,8 @@ impl Store {
 }
 
 /// Measures all stores once per round, in random order.
-pub fn redlock(bench: &Bench) -> Result<(), Box<dyn Error>> {
+pub fn redlock(bench: &Bench) -> Result<Section, Box<dyn Error>> {
+    bench.redis()?;
     let dirs = tempfile::tempdir()?;
     let start = |node: usize| {
         let dir = dirs.path().join(node.to_string());
@@ -87,25 +89,23 @@ pub fn redlock(bench: &Bench) -> Result<(), Box<dyn Error>> {
             }
         }
     }
-    println!(
-        "redlock: {NODES} servers on this host compared with one, p50 of {} rounds, interleaved",
-        bench.runs
+    let mut section = Section::new(
+        format!(
+            "redlock: {NODES} servers on this host compared with one, p50 of {} rounds, interleaved",
+            bench.runs
+        ),
+        &[("acquire ms", 3), ("release ms", 3), ("run true ms", 2)],
     );
-    println!("  {:<10} {:>10} {:>10} {:>16}", "", "acquire ms", "release ms", "dlock run true ms");
     let mut figures = Vec::new();
     for store in stores {
-        let [acquired, released, run] =
-            [store.acquired, store.released, store.runs].map(|times| ms(Sample::new(times).p50()));
-        println!("  {:<10} {acquired:>10.3} {released:>10.3} {run:>16.2}", store.name);
-        figures.push((acquired, run));
+        let times = [store.acquired, store.released, store.runs].map(|times| ms(Sample::new(times).p50()));
+        section.row(store.name, &times);
+        figures.push(times);
     }
-    let (acquire, run) = (figures[1].0 / figures[0].0, figures[1].1 / figures[0].1);
-    println!(
-        "  acquire over open connections: {acquire:.2} x one server, target <= 1.3: {}",
-        verdict(acquire <= 1.3)
-    );
-    println!("  a whole run: {run:.2} x one server, target <= 1.3: {}", verdict(run <= 1.3));
-    Ok(())
+    let ratio = |column: usize| figures[1][column] / figures[0][column];
+    section.target("acquire over open connections, x one server", ratio(0), Target::AtMost(1.3));
+    section.target("a whole run, x one server", ratio(2), Target::AtMost(1.3));
+    Ok(section)
 }
 
 fn time_of_a_run(bench: &Bench, url: &str) -> Result<Duration, Box<dyn Error>> {

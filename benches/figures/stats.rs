@@ -41,11 +41,6 @@ pub fn ms(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
 }
 
-/// `ok` or `MISSED`: whether a figure has met its target.
-pub fn verdict(met: bool) -> &'static str {
-    if met { "ok" } else { "MISSED" }
-}
-
 /// A small pseudo-random number generator (xorshift64) for the order of a round and the length of pauses.
 pub struct Rng(u64);
 

@@ -13,8 +13,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
+
 pub use self::drain::drain;
-pub use self::handoff::handoff;
+pub use self::handoff::{find_redis_py, handoff};
 pub use self::queue::queue;
 use crate::Bench;
 
@@ -28,12 +30,12 @@ fn monotonic_ns() -> Result<u64, Box<dyn Error>> {
     Ok(u64::try_from(now.tv_sec)? * 1_000_000_000 + u64::try_from(now.tv_nsec)?)
 }
 
-/// The command that runs under the locks. Reads the clock, waits until its standard input ends, reads the clock again,
-/// and finally appends both to the file in one write.
-pub fn stamp(file: &str) -> Result<(), Box<dyn Error>> {
+/// The command that runs under the locks. Reads the clock, waits until its input ends, reads the clock again, and finally
+/// appends both to the file in one write.
+pub fn stamp(file: &str, input: &str) -> Result<(), Box<dyn Error>> {
     let start = monotonic_ns()?;
     let mut file = OpenOptions::new().create(true).append(true).open(file)?;
-    std::io::stdin().read_to_end(&mut Vec::new())?;
+    fs::File::open(input)?.read_to_end(&mut Vec::new())?;
     Ok(file.write_all(format!("{start} {}\n", monotonic_ns()?).as_bytes())?)
 }
 
@@ -46,15 +48,19 @@ struct Stamp {
 
 /// The tool under test.
 #[derive(Clone, Copy, PartialEq)]
-enum Lock {
-    Dlock,
+enum Lock<'a> {
     Flock,
+    Etcdctl,
+    /// dlock with the bench's Redis, which is asked for the waiters.
+    Redis,
+    /// dlock with the store of this URL.
+    Store(&'a str),
 }
 
 /// One lock, and the commands that hold it and wait for it.
 struct Fixture<'a> {
     bench: &'a Bench,
-    lock: Lock,
+    lock: Lock<'a>,
     /// Additional options of dlock.
     options: &'a [&'a str],
     name: String,
@@ -70,7 +76,12 @@ const DEADLINE: Duration = Duration::from_secs(120);
 
 impl<'a> Fixture<'a> {
     /// Creates a free lock with this name.
-    fn new(bench: &'a Bench, lock: Lock, name: &str, options: &'a [&'a str]) -> Result<Self, Box<dyn Error>> {
+    fn new(
+        bench: &'a Bench,
+        lock: Lock<'a>,
+        name: &str,
+        options: &'a [&'a str],
+    ) -> Result<Self, Box<dyn Error>> {
         let lock_file = bench.dir.join(format!("{name}.flock"));
         let stamps = bench.dir.join(format!("{name}.stamps"));
         fs::write(&lock_file, "")?;
@@ -80,35 +91,49 @@ impl<'a> Fixture<'a> {
     }
 
     /// Returns this command under the lock; `stamp` if it is empty.
-    fn command(&self, command: &[&str]) -> Command {
+    fn command(&self, command: &[&str]) -> Result<Command, Box<dyn Error>> {
+        let dlock = |url: &str| {
+            let mut locked = self.bench.dlock(&["-b", url, WAIT]);
+            locked.args(self.options).arg(&self.name).arg("--");
+            locked
+        };
         let mut locked = match self.lock {
             Lock::Flock => {
                 let mut locked = self.bench.command(Path::new("/usr/bin/flock"));
                 locked.arg(&self.lock_file);
                 locked
             }
-            Lock::Dlock => {
-                let mut locked = self.bench.dlock(&["-b", &self.bench.redis.url(), WAIT]);
-                locked.args(self.options).arg(&self.name).arg("--");
+            Lock::Etcdctl => {
+                let mut locked = self.etcdctl()?;
+                locked.args(["lock", &self.name, "--"]);
                 locked
             }
+            Lock::Redis => dlock(&self.bench.redis()?.url()),
+            Lock::Store(url) => dlock(url),
         };
         match command {
-            [] => locked.arg(&self.me).arg("stamp").arg(&self.stamps),
+            [] => {
+                let stamp = if self.lock == Lock::Etcdctl { "stamp-under-etcdctl" } else { "stamp" };
+                locked.arg(&self.me).arg(stamp).arg(&self.stamps)
+            }
             command => locked.args(command),
         };
         locked.stdout(Stdio::null());
-        locked
+        Ok(locked)
+    }
+
+    fn etcdctl(&self) -> Result<Command, Box<dyn Error>> {
+        Ok(self.bench.etcdctl().ok_or("etcdctl is left out")?)
     }
 
     /// Starts a command that holds the lock, as soon as it is its turn, until [`Gate::open`].
     fn gate(&self) -> Result<Gate, Box<dyn Error>> {
-        Ok(Gate(self.command(&[]).stdin(Stdio::piped()).spawn()?))
+        Ok(Gate(self.command(&[])?.stdin(Stdio::piped()).spawn()?))
     }
 
     /// Starts `count` waiters that run `stamp` when it is their turn; all are queued when this returns.
     fn wait(&self, waiters: &mut Waiters, count: usize) -> Result<(), Box<dyn Error>> {
-        let mut command = self.command(&[]);
+        let mut command = self.command(&[])?;
         let expected = self.waiting()? + count;
         for _ in 0..count {
             waiters.0.push(command.spawn()?);
@@ -119,19 +144,44 @@ impl<'a> Fixture<'a> {
     /// The number of waiters.
     fn waiting(&self) -> Result<usize, Box<dyn Error>> {
         match self.lock {
-            Lock::Dlock => number(&self.bench.redis.connect()?.request(&format!("ZCARD {}", self.queue()))?),
             Lock::Flock => self.kernel_locks("->"),
+            Lock::Etcdctl => Ok(self.etcd_keys()?.saturating_sub(1)),
+            Lock::Redis => {
+                number(&self.bench.redis()?.connect()?.request(&format!("ZCARD {}", self.queue()))?)
+            }
+            Lock::Store(url) => self.listed(url, "waiters"),
         }
     }
 
     /// Whether the lock is held.
     fn is_held(&self) -> Result<bool, Box<dyn Error>> {
-        Ok(match self.lock {
-            Lock::Dlock => {
-                number(&self.bench.redis.connect()?.request(&format!("EXISTS dlock:{}", self.name))?)? == 1
+        let holders = match self.lock {
+            Lock::Flock => self.kernel_locks("FLOCK")?,
+            Lock::Etcdctl => self.etcd_keys()?,
+            Lock::Redis => {
+                number(&self.bench.redis()?.connect()?.request(&format!("EXISTS dlock:{}", self.name))?)?
             }
-            Lock::Flock => self.kernel_locks("FLOCK")? == 1,
-        })
+            Lock::Store(url) => self.listed(url, "holders")?,
+        };
+        Ok(holders == 1)
+    }
+
+    /// The keys of the holder and the waiters of `etcdctl lock`.
+    fn etcd_keys(&self) -> Result<usize, Box<dyn Error>> {
+        let mut get = self.etcdctl()?;
+        get.args(["get", "--prefix", "-w", "json", &format!("{}/", self.name)]);
+        let reply: Value = serde_json::from_slice(&get.output()?.stdout)?;
+        // It is omitted when it is 0.
+        Ok(usize::try_from(reply["count"].as_u64().unwrap_or(0))?)
+    }
+
+    /// The length of a list in the output of `dlock status`.
+    fn listed(&self, url: &str, list: &str) -> Result<usize, Box<dyn Error>> {
+        let mut status = self.bench.command(&self.bench.dlock);
+        let output = status.args(["status", "-b", url, "--json", &self.name]).output()?;
+        let status: Value = serde_json::from_slice(&output.stdout)
+            .map_err(|_| String::from_utf8_lossy(&output.stderr).into_owned())?;
+        Ok(status["locks"][0][list].as_array().map_or(0, Vec::len))
     }
 
     fn queue(&self) -> String {

@@ -1,15 +1,15 @@
-//! The time until a thousand waiters have run.
+//! The time until a number of waiters have run, and the requests that they send.
 
-use std::collections::BTreeMap;
 use std::error::Error;
 use std::time::{Duration, Instant};
 
 use super::traffic::Requests;
 use super::{Fixture, Lock, Waiters};
 use crate::Bench;
-use crate::stats::{Rng, Sample, ms, verdict};
+use crate::report::{Section, Target};
+use crate::stats::{Rng, Sample, median, ms};
 
-const WAITERS: usize = 1000;
+const LENGTHS: [usize; 3] = [10, 100, 1000];
 
 /// The result of one drain.
 struct Drained {
@@ -19,13 +19,13 @@ struct Drained {
     gaps: Vec<Duration>,
 }
 
-fn once(bench: &Bench, lock: Lock) -> Result<Drained, Box<dyn Error>> {
-    let name = if lock == Lock::Dlock { "drain" } else { "drain-flock" };
+fn once(bench: &Bench, lock: Lock, count: usize) -> Result<Drained, Box<dyn Error>> {
+    let name = if lock == Lock::Redis { "drain" } else { "drain-flock" };
     let fixture = Fixture::new(bench, lock, name, &[])?;
     let mut gate = fixture.gate()?;
     fixture.until("a holder", || fixture.is_held())?;
-    let mut waiters = Waiters(Vec::with_capacity(WAITERS));
-    fixture.wait(&mut waiters, WAITERS)?;
+    let mut waiters = Waiters(Vec::with_capacity(count));
+    fixture.wait(&mut waiters, count)?;
     // The last waiter is queued, and may still be busy.
     std::thread::sleep(Duration::from_millis(500));
     let start = Instant::now();
@@ -34,72 +34,62 @@ fn once(bench: &Bench, lock: Lock) -> Result<Drained, Box<dyn Error>> {
     waiters.end()?;
     let whole = start.elapsed();
     let stamps = fixture.stamps()?;
-    if stamps.len() != WAITERS + 1 {
-        return Err(format!("{name}: {} commands ran, not {}", stamps.len(), WAITERS + 1).into());
+    if stamps.len() != count + 1 {
+        return Err(format!("{name}: {} commands ran, not {}", stamps.len(), count + 1).into());
     }
     let gaps = stamps.windows(2).map(|pair| Duration::from_nanos(pair[1].start - pair[0].end)).collect();
     Ok(Drained { whole, gaps })
 }
 
-/// Measures both tools once per round; then dlock once more, to count its requests.
-pub fn drain(bench: &Bench) -> Result<(), Box<dyn Error>> {
-    let rounds = (bench.runs / 40).max(1);
-    let (mut flock, mut dlock, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
-    let mut gaps: [Vec<Duration>; 2] = Default::default();
-    let mut rng = Rng::new();
-    for _ in 0..rounds {
-        let mut order = [Lock::Flock, Lock::Dlock];
-        rng.shuffle(&mut order);
-        for lock in order {
-            let drained = once(bench, lock)?;
-            match lock {
-                Lock::Flock => (flock.push(drained.whole), gaps[0].extend(drained.gaps)),
-                Lock::Dlock => (dlock.push(drained.whole), gaps[1].extend(drained.gaps)),
-            };
-        }
-        if let (Some(flock), Some(dlock)) = (flock.last(), dlock.last()) {
-            ratios.push(dlock.as_secs_f64() / flock.as_secs_f64());
-        }
-    }
-    println!(
-        "drain: {WAITERS} waiters, from the end of the first command until all have run, {rounds} rounds"
-    );
-    println!("  {:<16} {:>8} {:>8} {:>8} {:>14}", "", "p50 ms", "min ms", "max ms", "p50 hand-off");
-    for ((name, times), gaps) in [("flock", flock), ("dlock redis:", dlock)].into_iter().zip(gaps) {
-        let (times, gaps) = (Sample::new(times), Sample::new(gaps));
-        println!(
-            "  {name:<16} {:>8.0} {:>8.0} {:>8.0} {:>11.2} ms",
-            ms(times.p50()),
-            ms(times.percentile(0.0)),
-            ms(times.max()),
-            ms(gaps.p50())
-        );
-    }
-    ratios.sort_by(f64::total_cmp);
-    let ratio = ratios[ratios.len() / 2];
-    println!(
-        "  {ratio:.2} x flock (median of {:.2} to {:.2}), target <= 1.5: {}",
-        ratios[0],
-        ratios[ratios.len() - 1],
-        verdict(ratio <= 1.5)
-    );
-
+/// The requests of one drain, per waiter.
+fn requests(bench: &Bench, count: usize) -> Result<f64, Box<dyn Error>> {
     let requests = Requests::watch(bench)?;
-    once(bench, Lock::Dlock)?;
-    let mut kinds: BTreeMap<String, usize> = BTreeMap::new();
-    let seen = requests.end(bench)?;
-    for request in &seen {
-        *kinds.entry(request.command.to_uppercase()).or_default() += 1;
-    }
+    once(bench, Lock::Redis, count)?;
     // The first holder is counted as well.
-    let each = |count: usize| count as f64 / (WAITERS + 1) as f64;
-    let kinds: Vec<String> =
-        kinds.iter().map(|(command, count)| format!("{command} {:.2}", each(*count))).collect();
-    println!(
-        "  {:.2} requests per waiter in all ({}), target <= 6: {}",
-        each(seen.len()),
-        kinds.join(", "),
-        verdict(each(seen.len()) <= 6.0)
+    Ok(requests.end(bench)?.len() as f64 / (count + 1) as f64)
+}
+
+/// Measures both tools once per round; then dlock once more, to count its requests.
+pub fn drain(bench: &Bench) -> Result<Section, Box<dyn Error>> {
+    bench.redis()?;
+    let rounds = (bench.runs / 40).max(1);
+    let mut section = Section::new(
+        format!(
+            "drain: from the end of the first command until all waiters have run, p50 of {rounds} rounds"
+        ),
+        &[
+            ("waiters", 0),
+            ("flock ms", 0),
+            ("dlock ms", 0),
+            ("x flock", 2),
+            ("hand-off ms", 2),
+            ("requests each", 2),
+        ],
     );
-    Ok(())
+    let mut rng = Rng::new();
+    for count in LENGTHS {
+        let (mut flock, mut dlock, mut gaps) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..rounds {
+            let mut order = [Lock::Flock, Lock::Redis];
+            rng.shuffle(&mut order);
+            for lock in order {
+                let drained = once(bench, lock, count)?;
+                if lock == Lock::Flock {
+                    flock.push(drained.whole);
+                } else {
+                    dlock.push(drained.whole);
+                    gaps.extend(drained.gaps);
+                }
+            }
+        }
+        let ratio = median(dlock.iter().zip(&flock).map(|(dlock, flock)| ms(*dlock) / ms(*flock)));
+        let [flock, dlock, gap] = [flock, dlock, gaps].map(|times| ms(Sample::new(times).p50()));
+        let requests = requests(bench, count)?;
+        section.row(&format!("{count} waiters"), &[count as f64, flock, dlock, ratio, gap, requests]);
+        if count == LENGTHS[LENGTHS.len() - 1] {
+            section.target(&format!("{count} waiters, dlock redis / flock"), ratio, Target::AtMost(1.6));
+            section.target("requests per waiter", requests, Target::AtMost(6.0));
+        }
+    }
+    Ok(section)
 }

@@ -8,7 +8,10 @@ use std::time::Duration;
 
 use super::{Fixture, Lock, Waiters};
 use crate::Bench;
-use crate::stats::{Rng, Sample, ms, verdict};
+use crate::race::{COLUMNS, Race};
+use crate::report::{Section, Target};
+use crate::servers::Redis;
+use crate::stats::Rng;
 
 /// redis-py's `Lock` with its defaults, controlled by lines on standard input. Prints when it acquired the lock, and when
 /// it began to release it.
@@ -35,9 +38,9 @@ struct RedisPy {
 }
 
 impl RedisPy {
-    fn start(bench: &Bench, python: &Path) -> Result<Self, Box<dyn Error>> {
+    fn start(bench: &Bench, redis: &Redis, python: &Path) -> Result<Self, Box<dyn Error>> {
         let mut command = bench.command(python);
-        command.args(["-c", REDIS_PY, bench.redis.url().rsplit(':').next().unwrap_or_default()]);
+        command.args(["-c", REDIS_PY, redis.url().rsplit(':').next().unwrap_or_default()]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let (input, output) = (child.stdin.take(), child.stdout.take());
         let (input, output) = (input.ok_or("no pipe")?, BufReader::new(output.ok_or("no pipe")?));
@@ -67,9 +70,7 @@ impl RedisPy {
     fn line(&mut self) -> Result<String, Box<dyn Error>> {
         let mut line = String::new();
         if self.output.read_line(&mut line)? == 0 {
-            return Err(
-                "python ended (is redis-py here? pip install redis, and set DLOCK_TEST_PYTHON)".into()
-            );
+            return Err("python ended".into());
         }
         Ok(line.trim_end().to_owned())
     }
@@ -82,18 +83,28 @@ impl Drop for RedisPy {
     }
 }
 
-fn python() -> PathBuf {
+/// An interpreter that has redis-py.
+pub fn find_redis_py() -> Result<PathBuf, String> {
     let installed = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/python/bin/python");
-    match std::env::var_os("DLOCK_TEST_PYTHON") {
+    let python = match std::env::var_os("DLOCK_TEST_PYTHON") {
         Some(path) => path.into(),
         None if installed.exists() => installed,
-        None => "/usr/bin/python3".into(),
+        None => PathBuf::from("/usr/bin/python3"),
+    };
+    let import = Command::new(&python).args(["-c", "import redis"]).output();
+    match import.is_ok_and(|output| output.status.success()) {
+        true => Ok(python),
+        false => Err(format!("redis-py: {} -m pip install redis, see DLOCK_TEST_PYTHON", python.display())),
     }
 }
 
 /// One hand-off from a holder to a waiter, after a random pause, so that a polling waiter is met in any phase.
-fn processes(bench: &Bench, lock: Lock, rng: &mut Rng) -> Result<Duration, Box<dyn Error>> {
-    let name = if lock == Lock::Dlock { "handoff" } else { "handoff-flock" };
+fn processes(bench: &Bench, lock: Lock<'_>, rng: &mut Rng) -> Result<Duration, Box<dyn Error>> {
+    let name = match lock {
+        Lock::Flock => "handoff-flock",
+        Lock::Etcdctl => "handoff-etcdctl",
+        _ => "handoff",
+    };
     let fixture = Fixture::new(bench, lock, name, &[])?;
     let mut first = fixture.gate()?;
     fixture.until("a holder", || fixture.is_held())?;
@@ -127,48 +138,35 @@ fn pause(rng: &mut Rng) {
     std::thread::sleep(Duration::from_micros(60_000 + rng.below(100_000)));
 }
 
-/// Measures all three tools once per round, in random order.
-pub fn handoff(bench: &Bench) -> Result<(), Box<dyn Error>> {
-    let python = python();
-    let mut clients = [RedisPy::start(bench, &python)?, RedisPy::start(bench, &python)?];
-    let rounds = (bench.runs / 2).max(1);
-    let mut times: [Vec<Duration>; 3] = Default::default();
-    let mut rng = Rng::new();
-    let mut order = [0, 1, 2];
-    let warm_up = 3;
-    for round in 0..warm_up + rounds {
-        rng.shuffle(&mut order);
-        for turn in order {
-            let time = match turn {
-                0 => processes(bench, Lock::Flock, &mut rng)?,
-                1 => processes(bench, Lock::Dlock, &mut rng)?,
-                _ => redis_py(&mut clients, &mut rng)?,
-            };
-            if round >= warm_up {
-                times[turn].push(time);
-            }
+pub fn handoff(bench: &Bench) -> Result<Section, Box<dyn Error>> {
+    let mut race = Race::default();
+    race.add("flock", |rng| processes(bench, Lock::Flock, rng));
+    for (scheme, url) in bench.stores() {
+        race.add(format!("dlock {scheme}"), move |rng| {
+            let lock = if scheme == "redis" { Lock::Redis } else { Lock::Store(&url) };
+            processes(bench, lock, rng)
+        });
+    }
+    if bench.etcdctl().is_some() {
+        race.add("etcdctl lock", |rng| processes(bench, Lock::Etcdctl, rng));
+    }
+    if let Some((redis, python)) = bench.servers.redis.as_ref().zip(bench.peers.python.as_ref()) {
+        let mut clients = [RedisPy::start(bench, redis, python)?, RedisPy::start(bench, redis, python)?];
+        race.add("redis-py", move |rng| redis_py(&mut clients, rng));
+    }
+    let rounds = (bench.runs / 4).max(1);
+    race.run(2, rounds)?;
+    let mut section = Section::new(
+        format!("handoff: end of one command to start of the next, one waiter, {rounds} each, interleaved"),
+        COLUMNS,
+    );
+    race.show(&mut section);
+    for (tool, other, target) in
+        [("dlock redis", "flock", Target::AtMost(1.5)), ("redis-py", "dlock redis", Target::AtLeast(20.0))]
+    {
+        if let Some(ratio) = race.ratio(tool, other) {
+            section.target(&format!("{tool} / {other}"), ratio, target);
         }
     }
-    let version = Command::new(&python).args(["-c", "import redis; print(redis.__version__)"]).output()?;
-    let version = String::from_utf8_lossy(&version.stdout).trim().to_owned();
-    println!("handoff: end of one command to start of the next, one waiter, {rounds} each, interleaved");
-    println!("  {:<16} {:>8} {:>8} {:>8} {:>8}", "", "p50 ms", "p99 ms", "max ms", "x flock");
-    let samples = times.map(Sample::new);
-    let [flock, dlock, python] = &samples;
-    for (name, sample) in
-        ["flock".to_owned(), "dlock redis:".to_owned(), format!("redis-py {version}")].iter().zip(&samples)
-    {
-        println!(
-            "  {name:<16} {:>8.2} {:>8.2} {:>8.2} {:>8.2}",
-            ms(sample.p50()),
-            ms(sample.p99()),
-            ms(sample.max()),
-            ms(sample.p50()) / ms(flock.p50())
-        );
-    }
-    let times_flock = ms(dlock.p50()) / ms(flock.p50());
-    let better = ms(python.p50()) / ms(dlock.p50());
-    println!("  {times_flock:.2} x flock, target <= 1.7: {}", verdict(times_flock <= 1.7));
-    println!("  {better:.1} x faster than redis-py, target >= 20: {}", verdict(better >= 20.0));
-    Ok(())
+    Ok(section)
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::traffic::{Requests, Traffic};
 use super::{Fixture, Lock, Waiters};
 use crate::Bench;
-use crate::stats::verdict;
+use crate::report::{Section, Target};
 
 /// The number of hand-offs per measurement.
 const HANDOFFS: usize = 50;
@@ -15,7 +15,7 @@ const LENGTHS: [usize; 3] = [10, 100, 1000];
 /// The cost of a hand-off with `behind` waiters after those that are measured. A gate stops the queue in front of them.
 fn cost_of_handoff(bench: &Bench, behind: usize) -> Result<Traffic, Box<dyn Error>> {
     // With a ttl this long there are no requests other than those of the hand-offs.
-    let fixture = Fixture::new(bench, Lock::Dlock, &format!("queue-{behind}"), &["--ttl=1h"])?;
+    let fixture = Fixture::new(bench, Lock::Redis, &format!("queue-{behind}"), &["--ttl=1h"])?;
     let mut gate = fixture.gate()?;
     fixture.until("a holder", || fixture.is_held())?;
     let mut waiters = Waiters(Vec::with_capacity(HANDOFFS + behind));
@@ -45,7 +45,7 @@ fn cost_of_handoff(bench: &Bench, behind: usize) -> Result<Traffic, Box<dyn Erro
 fn waiting(bench: &Bench, ttl: Duration, ttls: u32) -> Result<Vec<f64>, Box<dyn Error>> {
     let ttl_option = format!("--ttl={}s", ttl.as_secs());
     let options = [ttl_option.as_str()];
-    let fixture = Fixture::new(bench, Lock::Dlock, "queue-waiting", &options)?;
+    let fixture = Fixture::new(bench, Lock::Redis, "queue-waiting", &options)?;
     // The clients are identified by the order of their first requests.
     let greetings = Requests::watch(bench)?;
     let gate = fixture.gate()?;
@@ -72,8 +72,8 @@ fn waiting(bench: &Bench, ttl: Duration, ttls: u32) -> Result<Vec<f64>, Box<dyn 
 
 /// The total number of requests per waiter when each command takes a second.
 fn slow_commands(bench: &Bench, count: usize) -> Result<f64, Box<dyn Error>> {
-    let fixture = Fixture::new(bench, Lock::Dlock, "queue-slow", &["--ttl=1h"])?;
-    let mut command = fixture.command(&["/usr/bin/sleep", "1"]);
+    let fixture = Fixture::new(bench, Lock::Redis, "queue-slow", &["--ttl=1h"])?;
+    let mut command = fixture.command(&["/usr/bin/sleep", "1"])?;
     let requests = Requests::watch(bench)?;
     let mut waiters = Waiters(Vec::new());
     for _ in 0..=count {
@@ -84,38 +84,33 @@ fn slow_commands(bench: &Bench, count: usize) -> Result<f64, Box<dyn Error>> {
 }
 
 /// Measures hand-offs at three lengths of the queue, then a queue that does not move, then a slow one.
-pub fn queue(bench: &Bench) -> Result<(), Box<dyn Error>> {
-    println!("queue: one hand-off on redis, mean of {HANDOFFS}, by the number of waiters behind");
-    println!("  {:<16} {:>9} {:>11} {:>13}", "", "requests", "bytes read", "bytes written");
+pub fn queue(bench: &Bench) -> Result<Section, Box<dyn Error>> {
+    bench.redis()?;
+    let mut section = Section::new(
+        format!("queue: one hand-off on redis, mean of {HANDOFFS}, by the number of waiters behind"),
+        &[("waiters", 0), ("requests", 2), ("bytes read", 0), ("bytes written", 0)],
+    );
     let mut costs = Vec::new();
     for behind in LENGTHS {
         let cost = cost_of_handoff(bench, behind)?;
         let Traffic { requests, read, written } = cost;
-        println!("  {:<16} {requests:>9.2} {read:>11.0} {written:>13.0}", format!("{behind} waiters"));
+        section.row(&format!("{behind} waiters"), &[behind as f64, requests, read, written]);
         costs.push(cost);
     }
     let grows = |of: fn(&Traffic) -> f64| of(&costs[costs.len() - 1]) / of(&costs[0]);
     let most = grows(|cost| cost.requests).max(grows(|cost| cost.read)).max(grows(|cost| cost.written));
-    println!(
-        "  from {} to {} waiters: x {most:.2} at most, target 1: {}",
-        LENGTHS[0],
-        LENGTHS[2],
-        verdict(most <= 1.1)
-    );
+    let what = format!("growth from {} to {} waiters, at most", LENGTHS[0], LENGTHS[2]);
+    section.target(&what, most, Target::AtMost(1.1));
 
     let per_ttl = waiting(bench, Duration::from_secs(2), 5)?;
     let names = ["holder", "first", "second", "third", "fourth", "fifth"];
     if per_ttl.len() != names.len() {
         return Err(format!("{} clients were seen, not {}", per_ttl.len(), names.len()).into());
     }
-    let shown: Vec<String> =
-        names.iter().zip(&per_ttl).map(|(name, count)| format!("{name} {count:.1}")).collect();
-    println!("  requests per ttl: {}", shown.join(", "));
+    section.figure("requests per ttl, holder", per_ttl[0]);
     let most = |counts: &[f64]| counts.iter().copied().fold(0.0, f64::max);
-    let (front, behind) = (most(&per_ttl[1..3]), most(&per_ttl[3..]));
-    println!("    first two {front:.1}, target <= 6: {}", verdict(front <= 6.0));
-    println!("    the others {behind:.1}, target <= 1: {}", verdict(behind <= 1.0));
-    let slow = slow_commands(bench, 8)?;
-    println!("  commands of 1 s, 8 waiters: {slow:.2} requests per waiter in total (no target)");
-    Ok(())
+    section.target("requests per ttl, the first two waiters", most(&per_ttl[1..3]), Target::AtMost(6.0));
+    section.target("requests per ttl, the others", most(&per_ttl[3..]), Target::AtMost(1.0));
+    section.figure("commands of 1 s, 8 waiters: requests per waiter in total", slow_commands(bench, 8)?);
+    Ok(section)
 }

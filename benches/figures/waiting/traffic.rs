@@ -51,7 +51,7 @@ impl Traffic {
         bench: &Bench,
         act: impl FnOnce() -> Result<(), Box<dyn Error>>,
     ) -> Result<Self, Box<dyn Error>> {
-        let mut client = bench.redis.connect()?;
+        let mut client = bench.redis()?.connect()?;
         let readings = [Self::total(&mut client)?, Self::total(&mut client)?];
         act()?;
         Ok(Self::total(&mut client)?.since(readings[1]).since(readings[1].since(readings[0])))
@@ -103,7 +103,7 @@ const END: &str = "no-more-of-these";
 
 impl Requests {
     pub fn watch(bench: &Bench) -> Result<Self, Box<dyn Error>> {
-        let mut monitor = bench.redis.connect()?;
+        let mut monitor = bench.redis()?.connect()?;
         monitor.request("MONITOR")?;
         Ok(Requests(std::thread::spawn(move || {
             let mut seen = Vec::new();
@@ -126,7 +126,7 @@ impl Requests {
 
     /// Stops counting. Returns all requests except those of this program.
     pub fn end(self, bench: &Bench) -> Result<Vec<Request>, Box<dyn Error>> {
-        bench.redis.connect()?.request(&format!("ECHO {END}"))?;
+        bench.redis()?.connect()?.request(&format!("ECHO {END}"))?;
         let mut seen = self.0.join().map_err(|_| "the count has failed")??;
         seen.retain(|request| !["zcard", "exists", "info"].contains(&request.command.as_str()));
         Ok(seen)
