@@ -8,7 +8,7 @@ use super::{Block, blocks_in};
 fn the_ci_steps_run() {
     let sandbox = Sandbox::new();
     let steps: Vec<Block> = blocks_in("README.md", "yaml");
-    assert_eq!(steps.len(), 3, "GitHub, GitLab and Buildkite");
+    assert_eq!(steps.len(), 2, "GitHub and GitLab");
     for block in steps {
         let mut shell = sandbox.shell();
         shell.env("CI", "true");
@@ -21,7 +21,6 @@ fn the_ci_steps_run() {
                 continue;
             };
             match key {
-                "command" => script.push(value),
                 "name" | "run" => {}
                 _ => drop(shell.env(key, sandbox.replace(value))),
             }
