@@ -26,27 +26,19 @@ pub struct CgroupPath {
     /// The cgroup of dlock.
     parent: PathBuf,
     directory: PathBuf,
-    /// How `/proc/PID/cgroup` names it to the guard.
-    #[serde(skip)]
-    membership: String,
 }
 
 impl CgroupPath {
-    /// Chooses a path below the cgroup of the calling process; `None` without cgroup v2.
+    /// Chooses a path below the cgroup of the calling process; `None` without cgroup v2, or if the file system shows
+    /// another cgroup under that path: it may belong to another cgroup namespace (`cgroup_namespaces(7)`).
     pub fn choose() -> Option<CgroupPath> {
         let memberships = procfs::read("/proc/self/cgroup").ok()?;
-        let own = inside(version_2(&memberships)?)?;
-        let parent = mount_point()?.join(own);
-        let name = format!("{PREFIX}{}-{}", random::id(), std::process::id());
-        let membership = Path::new("/").join(own).join(&name).to_str()?.to_owned();
-        Some(CgroupPath { directory: parent.join(name), parent, membership })
-    }
-
-    /// Returns whether a process is in this cgroup. It is not after being forked into it if the file system shows another
-    /// cgroup under the path of dlock's own: it may belong to another cgroup namespace (`cgroup_namespaces(7)`).
-    fn has_member(&self, pid: i32) -> bool {
-        let memberships = procfs::read(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-        version_2(&memberships) == Some(self.membership.as_str())
+        let parent = mount_point()?.join(inside(version_2(&memberships)?)?);
+        let members = procfs::read(parent.join("cgroup.procs")).ok()?;
+        let own = std::process::id().to_string();
+        members.lines().find(|member| *member == own)?;
+        let directory = parent.join(format!("{PREFIX}{}-{}", random::id(), std::process::id()));
+        Some(CgroupPath { parent, directory })
     }
 
     /// Removes empty sibling cgroups, left behind when a dlock and its guard were killed at once. The kernel makes the
@@ -95,12 +87,6 @@ impl Cgroup {
     /// Returns the descriptor for [`super::sys::fork_into_cgroup`].
     pub fn handle(&self) -> BorrowedFd<'_> {
         self.handle.as_fd()
-    }
-
-    /// Returns whether a process that was forked into the cgroup is a descendant of dlock's own cgroup, and so keeps within its
-    /// limits.
-    pub fn has_member(&self, pid: i32) -> bool {
-        self.path.has_member(pid)
     }
 
     /// Kills every process in the cgroup and below it, including those being forked.

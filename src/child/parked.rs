@@ -16,7 +16,6 @@ use super::program::Program;
 use super::protocol::{Channel, Group, Launch, take_frame};
 use super::sys;
 use super::terminal::Terminal;
-use super::wait;
 use crate::clock::Moment;
 
 /// Forks the parked command, into its cgroup if there is one.
@@ -44,19 +43,12 @@ pub(super) fn park(
     }
 }
 
-/// Forks into the command's cgroup, if there is one: the children of the command then belong to it as well. A process that is
-/// outside of dlock's own cgroup is replaced.
+/// Forks into the command's cgroup, if there is one: the children of the command then belong to it as well.
 fn fork(cgroup: Option<&Cgroup>) -> nix::Result<ForkResult> {
-    let Some(cgroup) = cgroup else { return sys::fork() };
-    match sys::fork_into_cgroup(cgroup.handle()) {
-        Ok(ForkResult::Parent { child }) if !cgroup.has_member(child.as_raw()) => {
-            let _ = sys::kill(child.as_raw(), libc::SIGKILL);
-            wait::reap(child.as_raw())?;
-            sys::fork()
-        }
-        Ok(fork) => Ok(fork),
+    match cgroup.map(|cgroup| sys::fork_into_cgroup(cgroup.handle())) {
+        Some(Ok(fork)) => Ok(fork),
         // ENOSYS, or a cgroup that accepts no process: continue without it.
-        Err(_) => sys::fork(),
+        Some(Err(_)) | None => sys::fork(),
     }
 }
 
