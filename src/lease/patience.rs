@@ -60,7 +60,8 @@ impl Limits {
     /// Returns how long an attempt may take that begins now; `since` is when the first one began, unless this is it.
     /// Whatever the limits, the store gets the connect timeout once; and every attempt gets a minimum, however little is
     /// left of the wait: the reply is worth more than a punctual "unknown". A connection on which the store does not answer
-    /// uses up no more than a share of `--retry`: another one may lead to a server that does.
+    /// uses up no more than a share of `--retry`: another one may lead to a server that does. But each attempt may take as long
+    /// as all before it together, so that a slow store is reached in the end.
     pub(super) fn attempt(&self, since: Option<Moment>, connect_timeout: Duration) -> Duration {
         let now = Moment::now();
         let rest = match (since, self.retry_until) {
@@ -69,7 +70,9 @@ impl Limits {
             }
             _ => connect_timeout,
         };
-        let share = self.attempt.filter(|share| self.retry_until.is_none_or(|until| now + *share < until));
+        let so_far = since.map_or(Duration::ZERO, |begin| now - begin);
+        let share = self.attempt.map(|share| share.max(so_far));
+        let share = share.filter(|share| self.retry_until.is_none_or(|until| now + *share < until));
         share.map_or(rest, |share| share.min(rest))
     }
 
@@ -81,5 +84,21 @@ impl Limits {
     /// Returns whether a store that fails may not be retried any more.
     pub fn is_retry_expired(&self) -> bool {
         self.retry_until.is_some_and(|until| Moment::now() >= until)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_attempt_may_take_as_long_as_all_before_it() {
+        let patience = Patience { wait: Wait::Forever, retry: Duration::from_secs(2) };
+        let begin = Moment::now();
+        let limits = patience.from(begin);
+        let connect_timeout = Duration::from_secs(5);
+        assert_eq!(limits.attempt(None, connect_timeout), MIN_ATTEMPT);
+        let long_ago = Moment::from_boot(Duration::ZERO);
+        assert_eq!(limits.attempt(Some(long_ago), connect_timeout), connect_timeout);
     }
 }
