@@ -14,7 +14,7 @@ use super::{Address, Security, Socket, connect};
 use crate::backend::StoreError;
 
 /// How long a server may leave the first request of a client unanswered before it is suspected to be of another kind.
-const SILENCE: Duration = Duration::from_secs(1);
+const SILENCE: Duration = Duration::from_secs(2);
 /// How long a server has to reply to a probe.
 const PROBE: Duration = Duration::from_millis(500);
 /// The longest part of a reply that is read.
@@ -114,12 +114,14 @@ const FIGURES: &[u8] = b"srvr\r\n";
 
 /// Returns the protocol of a server, if it is recognized.
 async fn identify(address: &Address) -> Option<Protocol> {
-    // A server may leave two of them unanswered.
-    let is_yes_or_no = |bytes: &[u8]| matches!(bytes, b"S" | b"N").then_some(Protocol::Postgres);
-    let version = async { of_reply(&reply(address, VERSION).await) };
-    let uses_tls = async { is_yes_or_no(&reply(address, USES_TLS).await) };
-    let figures = async { of_reply(&reply(address, FIGURES).await) };
-    first_found(vec![Box::pin(version), Box::pin(uses_tls), Box::pin(figures)]).await
+    // One connection at a time: the server may be of the right kind, and busy. Most end the connection on a line that they do
+    // not know; a question in the form of PostgreSQL may be left unanswered, so it comes last.
+    for line in [VERSION, FIGURES] {
+        if let Some(found) = of_reply(&reply(address, line).await) {
+            return Some(found);
+        }
+    }
+    matches!(&reply(address, USES_TLS).await[..], b"S" | b"N").then_some(Protocol::Postgres)
 }
 
 /// Something that is searched for, and may not be found.
