@@ -24,12 +24,13 @@ SELECT superusers.has_member, space.nspname::pg_catalog.text, settled.path,
   class.relkind OPERATOR(pg_catalog.<>) 'r'::pg_catalog."char" OR class.relhastriggers OR class.relhasrules
     OR class.relrowsecurity OR class.relhassubclass OR class.relispartition OR (class.relchecks OPERATOR(pg_catalog.<>) 0)
     OR EXISTS (SELECT FROM pg_catalog.pg_attribute WHERE attrelid OPERATOR(pg_catalog.=) class.oid AND NOT attisdropped
-      AND (atthasdef OR attidentity OPERATOR(pg_catalog.<>) ''::pg_catalog."char" OR attinhcount OPERATOR(pg_catalog.>) 0
+      AND (atthasdef OR attidentity OPERATOR(pg_catalog.<>) ''::pg_catalog."char"
         OR atttypid OPERATOR(pg_catalog.>=) 12000))
+    OR EXISTS (SELECT FROM pg_catalog.pg_inherits WHERE inhrelid OPERATOR(pg_catalog.=) class.oid)
     OR EXISTS (SELECT FROM pg_catalog.pg_index WHERE indrelid OPERATOR(pg_catalog.=) class.oid AND (NOT indisprimary
       OR indexprs IS NOT NULL OR indpred IS NOT NULL OR 12000 OPERATOR(pg_catalog.<=) ANY (indclass)))
-FROM settled CROSS JOIN (SELECT pg_catalog.array_agg(oid),
-  pg_catalog.bool_or(pg_catalog.pg_has_role(SESSION_USER, oid, 'MEMBER')) FROM pg_catalog.pg_roles WHERE rolsuper)
+FROM settled CROSS JOIN (SELECT COALESCE(pg_catalog.array_agg(oid), '{}'),
+  COALESCE(pg_catalog.bool_or(pg_catalog.pg_has_role(SESSION_USER, oid, 'MEMBER')), false) FROM pg_catalog.pg_roles WHERE rolsuper)
   AS superusers(members, has_member)
 LEFT JOIN pg_catalog.pg_class AS class ON class.relname OPERATOR(pg_catalog.=) $1
   AND class.relkind OPERATOR(pg_catalog.=) ANY (ARRAY['r', 'p', 'v', 'm', 'f']::pg_catalog."char"[])

@@ -275,7 +275,7 @@ fn a_run_on_postgresql() {
             "guard: /proc/self/cgroup\n",
             "command:\n",
             "until the release: guard sendmsg, dlock sendto\n",
-            "flights 5, with up to 5700 bytes\n",
+            "flights 5, with up to 5800 bytes\n",
         ),
     );
 }

@@ -65,6 +65,12 @@ fn plants() -> Vec<(String, &'static str)> {
             "the parent mallory.parent",
         ),
         (
+            format!(
+                "CREATE TABLE mallory.parent (); CREATE TABLE public.dlock_locks ({COLUMNS}) INHERITS (mallory.parent)"
+            ),
+            "the parent mallory.parent",
+        ),
+        (
             format!("CREATE TABLE public.dlock_locks ({COLUMNS}) PARTITION BY LIST (name)"),
             "public.dlock_locks of mallory is a partitioned table",
         ),
