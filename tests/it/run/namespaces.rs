@@ -61,6 +61,22 @@ fn no_cgroup_outside_the_own_one_is_used() {
     assert_eq!(run.wait().exit, Exit::by(Signal::SIGKILL));
 }
 
+/// The command runs once, and to its end, wherever the cgroups are those of another namespace.
+#[test]
+fn a_command_runs_once_in_a_cgroup_or_pid_namespace() {
+    for namespace in ["-C", "-pf"] {
+        let cgroup = Cgroup::new();
+        let place = Place::new();
+        let log = place.path("log");
+        for _ in 0..20 {
+            let run = place.run().sh(&format!("echo begun >>'{0}'; echo ended >>'{0}'", log.display()));
+            let output = run.wrapped_by(["unshare", namespace]).after_shell(&cgroup.join()).output();
+            assert_eq!(output.exit, Exit::Code(0), "{}", output.stderr);
+        }
+        assert_eq!(place.read("log"), "begun\nended\n".repeat(20), "unshare {namespace}");
+    }
+}
+
 /// S43
 #[test]
 fn proc_of_another_pid_namespace_is_not_used_and_a_warning_is_printed() {
