@@ -46,7 +46,7 @@ fn pages(root: &Command) -> Vec<Page> {
         let mut writer = begin(root, topic.name, topic.section, topic.what);
         writer.text(&texts::complete(
             &texts::of(&format!("{}.{}", topic.name.trim_start_matches("dlock-"), topic.section)),
-            &Facts { command: root, titles: &titles },
+            &Facts { command: None, titles: &titles },
         ));
         pages.push(Page { file: format!("{}.{}", topic.name, topic.section), text: writer.finish() });
     }
@@ -72,7 +72,7 @@ fn overview(root: &Command, commands: &[&Command], titles: &[String]) -> Page {
     writer.section("SYNOPSIS");
     let usages: Vec<String> = commands.iter().flat_map(|command| usage(command)).collect();
     writer.lines(usages.iter().map(String::as_str));
-    let text = texts::complete(&texts::of("dlock"), &Facts { command: commands[0], titles });
+    let text = texts::complete(&texts::of("dlock"), &Facts { command: Some(commands[0]), titles });
     let (description, rest) = text.split_once("\n!commands\n").unwrap_or((&text, ""));
     let (names, rest) = rest.split_once("\n!options\n").unwrap_or((rest, ""));
     writer.text(description);
@@ -107,7 +107,7 @@ fn of_command(command: &Command, root: &Command, titles: &[String]) -> Page {
     for part in &parts {
         help(&mut writer, part, |title| title == "EXAMPLES");
     }
-    let text = texts::complete(&texts::of(command.get_name()), &Facts { command: parts[0], titles });
+    let text = texts::complete(&texts::of(command.get_name()), &Facts { command: Some(parts[0]), titles });
     let mut sections = sections_of(&text).into_iter();
     if let Some(description) = sections.next() {
         writer.text(description);

@@ -38,8 +38,8 @@ pub fn of(page: &str) -> String {
 
 /// The data that a text is completed from.
 pub struct Facts<'a> {
-    /// The command that the page describes.
-    pub command: &'a Command,
+    /// The command that the page describes; `None` for a topic.
+    pub command: Option<&'a Command>,
     /// All pages of dlock, such as `dlock-run(1)`.
     pub titles: &'a [String],
 }
@@ -155,7 +155,9 @@ pub fn complete(text: &str, facts: &Facts<'_>) -> String {
                 .find(|(key, ..)| *key == word)
                 .unwrap_or_else(|| panic!("no sentence for {word}"));
             let has = |option: &str| {
-                facts.command.get_arguments().any(|argument| argument.get_long() == Some(option))
+                facts.command.is_none_or(|command| {
+                    command.get_arguments().any(|argument| argument.get_long() == Some(option))
+                })
             };
             if option.is_none_or(has) {
                 found.push_str(&format!("`{word}`\n: {sentence}\n"));
