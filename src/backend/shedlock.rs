@@ -18,6 +18,7 @@ pub use self::times::Clock;
 use super::StoreError;
 use super::admin::Removal;
 use super::ledger::{GateMode, Ledger, Occupant, Purpose};
+use crate::clock::wall_micros;
 use crate::lock::{Claim, Holder, LockName};
 
 /// The name of the table.
@@ -178,8 +179,11 @@ impl Gate {
             Some(Duration::from_millis(text(column).parse::<i64>().ok()?.max(0).unsigned_abs()))
         };
         let locked_by = text(0);
+        // The row has a time without its zone: by this host's clock, with the difference that the server has found.
+        let now = Duration::from_micros(wall_micros());
         let holder = Holder {
             age: time(1),
+            acquired_at: time(1).map(|age| now.saturating_sub(age)),
             remaining: time(2),
             digest: Some(digest_of(&locked_by, &text(3))),
             hint: Some(format!("locked by {locked_by}")),
