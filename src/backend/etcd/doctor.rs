@@ -7,7 +7,7 @@ use super::location::Location;
 use super::messages::{AlarmRequest, MemberListRequest, RangeRequest, StatusRequest, StatusResponse};
 use super::store::EtcdStore;
 use crate::backend::StoreError;
-use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question, version_of};
+use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question, remedy_of, version_of};
 use crate::backend::net::reachability::{self, Remedies};
 use crate::backend::net::{Address, Session};
 use crate::backend::race;
@@ -166,7 +166,7 @@ async fn examine_member(
                 "authentication",
                 "check the username and password: in the URL, password_file= or ETCDCTL_USER",
             ),
-            StoreError::OtherServer(_) => ("protocol", "check the scheme, the host and the port of the URL"),
+            StoreError::OtherServer(_) => ("protocol", remedy_of(&error)),
             StoreError::Config(_) => ("protocol", "use the client port of etcd 3.4 or later"),
             StoreError::Unavailable { .. } => ("protocol", "check that the member runs, and see its log"),
         };

@@ -3,7 +3,7 @@
 use super::client::Connection;
 use super::store::MemcachedStore;
 use crate::backend::StoreError;
-use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question};
+use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question, remedy_of};
 use crate::backend::net::Session;
 use crate::backend::net::reachability::{self, Remedies};
 use crate::backend::race;
@@ -76,7 +76,7 @@ fn refused(error: StoreError) -> Finding {
         StoreError::Denied(_) => {
             ("authentication", "check the username and password: in the URL or password_file=")
         }
-        StoreError::OtherServer(_) => ("protocol", "check the scheme, the host and the port of the URL"),
+        StoreError::OtherServer(_) => ("protocol", remedy_of(&error)),
         StoreError::Config(_) => ("protocol", "use memcached 1.6.18 or later, itself, and without -C"),
         StoreError::Unavailable { .. } => ("protocol", "check that memcached runs, and see its log"),
     };

@@ -7,7 +7,7 @@ use super::reply::Failure;
 use super::store::MysqlStore;
 use super::table::literal;
 use crate::backend::StoreError;
-use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question};
+use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question, remedy_of};
 use crate::backend::net::Session;
 use crate::backend::net::reachability::{self, Remedies};
 use crate::backend::race;
@@ -367,7 +367,7 @@ fn refused(error: &StoreError) -> Finding {
             "authentication",
             "check the user and password: in the URL, password_file=, MYSQL_PWD or ~/.my.cnf",
         ),
-        StoreError::OtherServer(_) => ("protocol", "check the scheme, the host and the port of the URL"),
+        StoreError::OtherServer(_) => ("protocol", remedy_of(error)),
         StoreError::Config(_) => ("protocol", "change the URL, or the configuration of the server"),
         StoreError::Unavailable { .. } => ("protocol", "check that the server runs, and see its log"),
     };

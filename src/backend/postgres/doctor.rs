@@ -10,7 +10,7 @@ use super::key::Rule;
 use super::location::Location;
 use super::store::PostgresStore;
 use crate::backend::StoreError;
-use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question};
+use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question, remedy_of};
 use crate::backend::ledger::document::DocumentStore;
 use crate::backend::net::reachability::{self, Remedies};
 use crate::backend::net::{Address, Session};
@@ -287,7 +287,7 @@ async fn examine_server(
                 "authentication",
                 "check the role and its password (in the URL, password_file=, PGPASSWORD or ~/.pgpass), and pg_hba.conf",
             ),
-            StoreError::OtherServer(_) => ("protocol", "check the scheme, the host and the port of the URL"),
+            StoreError::OtherServer(_) => ("protocol", remedy_of(&error)),
             StoreError::Config(_) => ("database", "check the name of the database in the URL"),
             StoreError::Unavailable { .. } => ("server", "see the error, and the log of the server"),
         };

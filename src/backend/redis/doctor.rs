@@ -136,12 +136,7 @@ impl Examiner<'_> {
                 "no lock can be taken: dlock run ends with 78",
                 "change the scheme of the URL",
             ),
-            StoreError::OtherServer(text) => Finding::problem(
-                "protocol",
-                text,
-                "no lock can be taken: dlock run ends with 78",
-                "check the scheme, the host and the port of the URL",
-            ),
+            error @ StoreError::OtherServer(_) => Finding::failure("protocol", &error),
             StoreError::Config(text) => Finding::problem(
                 "database",
                 text,
