@@ -16,7 +16,7 @@ pub use self::address::{Address, distinct, list};
 pub use self::credentials::Credentials;
 pub use self::happy_eyeballs::{HEAD_START, first_server};
 pub use self::keep_alive::outlast;
-pub use self::protocol::{Protocol, first_found};
+pub use self::protocol::Protocol;
 pub use self::security::Security;
 pub use self::stream::{BoundedStream, Socket, connect, open, secure, upgrade};
 pub use self::tls::{Session, TlsSettings};

@@ -24,7 +24,7 @@ pub struct Url {
 }
 
 /// One host of a URL.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Host {
     /// Name or address, without brackets.
     pub name: String,

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::backend::url::{Host, UrlError};
 
 /// The address of one server.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
     /// A TCP port.
     Tcp(Host),

@@ -2,11 +2,8 @@
 //! nothing to a client of another protocol, or close the connection.
 
 use std::fmt;
-use std::pin::Pin;
 use std::time::Duration;
 
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{sleep, timeout};
 
@@ -122,20 +119,6 @@ async fn identify(address: &Address) -> Option<Protocol> {
         }
     }
     matches!(&reply(address, USES_TLS).await[..], b"S" | b"N").then_some(Protocol::Postgres)
-}
-
-/// Something that is searched for, and may not be found.
-type Search<'a, T> = Pin<Box<dyn Future<Output = Option<T>> + Send + 'a>>;
-
-/// Returns what the first of these finds that finds anything.
-pub async fn first_found<T>(searches: Vec<Search<'_, T>>) -> Option<T> {
-    let mut searches: FuturesUnordered<_> = searches.into_iter().collect();
-    while let Some(found) = searches.next().await {
-        if found.is_some() {
-            return found;
-        }
-    }
-    None
 }
 
 /// Returns the protocol of a server that begins a conversation with these bytes, or replies with them to [`VERSION`] or [`FIGURES`].

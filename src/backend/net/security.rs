@@ -20,7 +20,7 @@ pub struct Security {
     /// The servers that a connection was opened to.
     known_servers: Arc<Mutex<HashSet<SocketAddr>>>,
     /// The servers, as named, with which an exchange was begun.
-    named_servers: Arc<Mutex<Vec<Address>>>,
+    named_servers: Arc<Mutex<HashSet<Address>>>,
     /// The password itself was sent to a server that has not proved its identity.
     has_exposed_password: Arc<AtomicBool>,
 }
@@ -44,15 +44,10 @@ impl Security {
         self.known_servers.lock().unwrap_or_else(PoisonError::into_inner).insert(server)
     }
 
-    /// Notes a server before the first exchange with it, and returns whether it is new. Only then it is worth finding out
+    /// Notes a server before the first exchange with it, and returns whether it is new. Only then is it worth finding out
     /// whether it is of another kind, for the same reason.
     pub fn is_stranger(&self, server: &Address) -> bool {
-        let mut known = self.named_servers.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_new = !known.contains(server);
-        if is_new {
-            known.push(server.clone());
-        }
-        is_new
+        self.named_servers.lock().unwrap_or_else(PoisonError::into_inner).insert(server.clone())
     }
 
     /// Notes that the password itself is about to be sent to a server that has not proved its identity.

@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::{Connection, MAX_LONG_REPLY_SIZE, MAX_REPLY_SIZE, has_name, server_error};
-use crate::backend::net::{Protocol, first_found};
+use crate::backend::net::Protocol;
 use crate::backend::redis::errors::shortened;
 use crate::backend::redis::redirect::Asking;
 use crate::backend::{StoreError, io_text};
@@ -215,7 +215,11 @@ impl Connection {
         let Some(stranger) = self.stranger.take().filter(|_| self.no_reply_yet) else {
             return self.stream.why_ended().await;
         };
-        let kind = Protocol::Redis.mismatch(&stranger);
-        first_found(vec![Box::pin(self.stream.why_ended()), Box::pin(kind)]).await
+        // The first that finds something.
+        tokio::select! {
+            Some(error) = self.stream.why_ended() => Some(error),
+            Some(error) = Protocol::Redis.mismatch(&stranger) => Some(error),
+            else => None,
+        }
     }
 }
