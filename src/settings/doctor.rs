@@ -31,7 +31,7 @@ pub struct DoctorArguments {
     #[arg(long, conflicts_with = "policy")]
     pub init: bool,
 
-    /// Instead of the checks, make every later fencing token of NAME, which nobody holds, larger than N
+    /// Instead of the checks, make every later fencing token of NAME larger than N; NAME must be free
     #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = checked(parse_fencing_floor), conflicts_with_all = ["json", "init", "policy"])]
     pub fencing_floor: Option<FencingToken>,
 
