@@ -40,6 +40,7 @@ struct State {
     connections: Vec<(TcpStream, TcpStream)>,
     flights: Vec<Flight>,
     pieces_down: usize,
+    pieces_delivered: usize,
     attempts: usize,
     /// After this number of further replies, one is lost with its connection.
     lose_after: Option<usize>,
@@ -226,6 +227,11 @@ impl Proxy {
     pub fn replies(&self) -> usize {
         self.shared.lock().pieces_down
     }
+
+    /// Number of pieces from the server that have arrived at a client.
+    pub fn delivered_replies(&self) -> usize {
+        self.shared.lock().pieces_delivered
+    }
 }
 
 impl Drop for Proxy {
@@ -331,6 +337,9 @@ fn deliver(
         drop(state);
         if to.write_all(&bytes).is_err() {
             break;
+        }
+        if way == Way::Down {
+            shared.lock().pieces_delivered += 1;
         }
     }
     // The other side has closed its direction: so does the proxy.

@@ -2,6 +2,7 @@
 
 use super::crowd::{Crowd, LONG};
 use super::fixture::{Queue, assert_ran};
+use crate::support::SOON;
 use crate::support::proxy::Proxy;
 use crate::support::redis::{Options, Redis};
 use crate::support::store::Store;
@@ -97,6 +98,8 @@ fn a_waiter_tries_a_lost_store_at_most_twice_a_second() {
     let proxy = Proxy::to(redis.port());
     let mut holder = queue.holder("holder");
     let mut waiter = queue.behind(proxy.port()).waiter("waiter");
+    // A server that ends a connection before its first reply is examined over others.
+    until(SOON, "the first reply to the waiter", || proxy.delivered_replies() > 0);
     proxy.refuse();
     let mut attempts = Attempts::begin(&proxy);
     until(LONG, "a while", || {
