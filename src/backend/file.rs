@@ -38,11 +38,13 @@ use crate::lock::{LockName, LockState, NotedRecord};
 pub struct FileStore {
     location: Location,
     worker: Option<Worker<LockDirectory>>,
+    /// What the last worker has left.
+    directory: Option<LockDirectory>,
     /// Events that the worker thread was waiting for.
     changes: mpsc::UnboundedReceiver<()>,
     sender: mpsc::UnboundedSender<()>,
-    /// The files that keep the lock that is held: the lock file and the sidecar.
-    kept: Option<[Arc<File>; 2]>,
+    /// Of the lock that is held.
+    kept: Kept,
     /// The next inspection begins a new sequence of inspections of many locks.
     is_new_inspection: bool,
 }
@@ -51,7 +53,15 @@ impl FileStore {
     /// Creates the store without touching the file system.
     pub fn new(location: Location) -> FileStore {
         let (sender, changes) = mpsc::unbounded_channel();
-        FileStore { location, worker: None, changes, sender, kept: None, is_new_inspection: true }
+        FileStore {
+            location,
+            worker: None,
+            directory: None,
+            changes,
+            sender,
+            kept: None,
+            is_new_inspection: true,
+        }
     }
 
     /// Runs `act` on the worker thread. If the future is dropped before the thread has started it, nothing is done;
@@ -60,21 +70,51 @@ impl FileStore {
         &mut self,
         act: impl FnOnce(&mut LockDirectory) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let worker = self.worker.get_or_insert_with(|| {
-            Worker::start("lock-files", LockDirectory::new(self.location.clone(), self.sender.clone()))
-        });
-        // The worker thread handles these events as well.
-        while self.changes.try_recv().is_ok() {}
-        let reply = worker.run(move |directory| {
-            directory.take_events();
-            let result = act(directory);
-            (result, directory.held.as_ref().map(HeldFile::kept))
-        });
-        let (result, kept) =
-            reply.await.ok_or_else(|| StoreError::unanswered("the file thread has ended"))?;
+        let mut worker = self.worker();
+        let reply = worker.run(observed(act));
+        self.worker = Some(worker);
+        let (result, kept) = reply.await.ok_or_else(thread_has_ended)?;
         self.kept = kept;
         result
     }
+
+    /// The same with an `act` that is probably the last one.
+    async fn finish<T: Send + 'static>(
+        &mut self,
+        act: impl FnOnce(&mut LockDirectory) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let ((result, kept), directory) =
+            self.worker().finish(observed(act)).await.ok_or_else(thread_has_ended)?;
+        (self.kept, self.directory) = (kept, Some(directory));
+        result
+    }
+
+    /// Takes the worker, or a new one.
+    fn worker(&mut self) -> Worker<LockDirectory> {
+        // The worker thread handles these events as well.
+        while self.changes.try_recv().is_ok() {}
+        self.worker.take().unwrap_or_else(|| {
+            let directory = self.directory.take();
+            let new = || LockDirectory::new(self.location.clone(), self.sender.clone());
+            Worker::start("lock-files", directory.unwrap_or_else(new))
+        })
+    }
+}
+
+/// The files that keep a lock: the lock file and the sidecar.
+type Kept = Option<[Arc<File>; 2]>;
+
+/// Returns `act` with the events before it, and with the files that keep the lock after it.
+fn observed<T>(act: impl FnOnce(&mut LockDirectory) -> T) -> impl FnOnce(&mut LockDirectory) -> (T, Kept) {
+    |directory| {
+        directory.take_events();
+        let result = act(directory);
+        (result, directory.held.as_ref().map(HeldFile::kept))
+    }
+}
+
+fn thread_has_ended() -> StoreError {
+    StoreError::unanswered("the file thread has ended")
 }
 
 impl LedgerStore for FileStore {
@@ -95,12 +135,16 @@ impl LedgerStore for FileStore {
         decide: impl Fn(&mut Ledger, &dyn Observed) -> Step<T> + Send + 'static,
     ) -> impl Future<Output = Result<Done<T>, StoreError>> {
         let name = name.clone();
-        self.work(move |directory| {
-            if matches!(purpose, Purpose::Operate) {
-                directory.location.check_directory()?;
-            }
-            directory.change(&name, &purpose, decide)
-        })
+        async move {
+            let is_release = matches!(purpose, Purpose::Release(_));
+            let change = move |directory: &mut LockDirectory| {
+                if matches!(purpose, Purpose::Operate) {
+                    directory.location.check_directory()?;
+                }
+                directory.change(&name, &purpose, decide)
+            };
+            if is_release { self.finish(change).await } else { self.work(change).await }
+        }
     }
 
     fn read(

@@ -7,14 +7,15 @@ use tokio::sync::oneshot;
 /// Enough for the deepest JSON that is read, and small where memory is limited.
 const STACK: usize = 512 * 1024;
 
-type Job<S> = Box<dyn FnOnce(&mut S) + Send>;
+/// Returns the state if there may be further jobs.
+type Job<S> = Box<dyn FnOnce(S) -> Option<S> + Send>;
 
 /// Runs jobs on one state, one after the other.
 pub enum Worker<S> {
     /// In a thread, which ends with this, or with the process.
     Thread(mpsc::Sender<Job<S>>),
     /// No thread could be started (`RLIMIT_NPROC`).
-    Here(Box<S>),
+    Here(Option<Box<S>>),
 }
 
 impl<S: Send + 'static> Worker<S> {
@@ -24,8 +25,8 @@ impl<S: Send + 'static> Worker<S> {
         let (give, given) = mpsc::channel::<S>();
         let thread = std::thread::Builder::new().name(name.to_owned()).stack_size(STACK);
         let started = thread.spawn(move || {
-            let Ok(mut state) = given.recv() else { return };
-            jobs.into_iter().for_each(|job| job(&mut state));
+            let state = given.recv().ok();
+            jobs.into_iter().try_fold(state?, |state, job| job(state))
         });
         let given = match started {
             Ok(_) => give.send(state).map_err(|mpsc::SendError(state)| state),
@@ -33,7 +34,7 @@ impl<S: Send + 'static> Worker<S> {
         };
         match given {
             Ok(()) => Worker::Thread(sender),
-            Err(state) => Worker::Here(Box::new(state)),
+            Err(state) => Worker::Here(Some(Box::new(state))),
         }
     }
 
@@ -43,16 +44,36 @@ impl<S: Send + 'static> Worker<S> {
         act: impl FnOnce(&mut S) -> T + Send + 'static,
     ) -> impl Future<Output = Option<T>> + 'static {
         let (sender, reply) = oneshot::channel();
-        let job = move |state: &mut S| {
+        self.give(move |mut state| {
             if !sender.is_closed() {
-                let _ = sender.send(act(state));
+                let _ = sender.send(act(&mut state));
             }
-        };
+            Some(state)
+        });
+        async { reply.await.ok() }
+    }
+
+    /// Runs the last job, like [`Worker::run`], and returns the state as well. The thread ends by itself after it, while
+    /// the caller goes on: a process that exits is not waited for by its parent until all of its threads have ended.
+    pub fn finish<T: Send + 'static>(
+        mut self,
+        act: impl FnOnce(&mut S) -> T + Send + 'static,
+    ) -> impl Future<Output = Option<(T, S)>> + 'static {
+        let (sender, reply) = oneshot::channel();
+        self.give(move |mut state| {
+            if !sender.is_closed() {
+                let _ = sender.send((act(&mut state), state));
+            }
+            None
+        });
+        async { reply.await.ok() }
+    }
+
+    fn give(&mut self, job: impl FnOnce(S) -> Option<S> + Send + 'static) {
         match self {
             // A thread that has ended drops the job, and with it the reply.
             Worker::Thread(jobs) => drop(jobs.send(Box::new(job))),
-            Worker::Here(state) => job(state),
+            Worker::Here(state) => *state = state.take().and_then(|state| job(*state)).map(Box::new),
         }
-        async { reply.await.ok() }
     }
 }
