@@ -105,6 +105,7 @@ impl Acquiring<'_> {
             target: &plan.target,
             patience: plan.settings.patience(),
             terms: &plan.terms,
+            is_ttl_chosen: true,
             consequence: "",
         };
         let awaited = lock_wait.locks(std::slice::from_ref(&lock), None).await;

@@ -17,7 +17,7 @@ use crate::duration::show_distance;
 use crate::exit::{Failure, FailureKind};
 use crate::identity::is_our_ancestor;
 use crate::lease::acquire::{Advice, NotGranted, Patience, Wait, WaitContext};
-use crate::lease::acquire_all::{AllGranted, Lock, acquire_all, give_back};
+use crate::lease::acquire_all::{AllGranted, HeldLock, Lock, acquire_all, give_back};
 use crate::lease::validity::Terms;
 use crate::lock::{Claim, LockName, Mode, Success, UnknownFormat};
 use crate::report::{Reporter, WaitLine, broken_by, lock_error};
@@ -36,6 +36,8 @@ pub(super) struct LockWait<'a> {
     pub(super) target: &'a StoreTarget,
     pub(super) patience: Patience,
     pub(super) terms: &'a Terms,
+    /// The lease was requested by the user, and is not the default.
+    pub(super) is_ttl_chosen: bool,
     /// What follows if a lock is not granted, for the end of a message.
     pub(super) consequence: &'static str,
 }
@@ -190,15 +192,7 @@ impl<'a> LockWait<'a> {
             if let Ok((held, _)) = &outcome {
                 line.replied();
                 drop(line);
-                for (lock, held) in locks.iter().zip(held) {
-                    self.reporter.granted(&lock.claim.name, waited, held.grant.fencing);
-                    let (ttl, min_hold) = (lock.claim.ttl, lock.claim.min_hold);
-                    let is_other =
-                        |lease: &Duration| *lease + ROUNDED < ttl || *lease > ttl.max(min_hold) + ROUNDED;
-                    if let Some(lease) = held.grant.lease.filter(is_other) {
-                        self.reporter.other_lease(&lock.claim.name, ttl, lease);
-                    }
-                }
+                self.report_granted(locks, held, waited);
             }
             return Ok(Awaited { outcome, holder_is_ancestor, waited });
         };
@@ -208,6 +202,27 @@ impl<'a> LockWait<'a> {
             let _ = timeout_at(by, give_back(locks)).await;
         }
         Err(why)
+    }
+
+    /// Reports that the locks were granted, and which of them have another lease than was requested.
+    fn report_granted(&self, locks: &[Lock], held: &[HeldLock], waited: Duration) {
+        for (Lock { claim, .. }, held) in locks.iter().zip(held) {
+            self.reporter.granted(&claim.name, waited, held.grant.fencing);
+            match held.grant.lease {
+                // That the default is a little too long on a server is no reason for a warning at every run.
+                Some(lease)
+                    if lease + ROUNDED < claim.ttl && (self.is_ttl_chosen || lease < claim.ttl / 2) =>
+                {
+                    self.reporter.shorter_lease(&claim.name, self.store(), claim.ttl, lease);
+                }
+                Some(lease)
+                    if lease + ROUNDED < claim.ttl || lease > claim.ttl.max(claim.min_hold) + ROUNDED =>
+                {
+                    self.reporter.other_lease(&claim.name, claim.ttl, lease);
+                }
+                _ => {}
+            }
+        }
     }
 
     /// What a signal means to a waiting dlock.

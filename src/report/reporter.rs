@@ -151,6 +151,17 @@ impl Reporter {
         self.verbose(Details { lock: Some(name), ..Details::new("info", "granted") }, &message);
     }
 
+    /// Warns that the store has given a shorter lease than was requested; silenced by `-q`.
+    pub fn shorter_lease(&self, name: &LockName, store: &str, requested: Duration, lease: Duration) {
+        if !self.quiet {
+            let (lease, requested) = (show(lease), show(requested));
+            let message = format!(
+                "{name} on {store}: the server limits the lease to {lease}, less than --ttl {requested}; see dlock doctor"
+            );
+            self.write(Details { lock: Some(name), ..Details::new("warning", "lease") }, &message);
+        }
+    }
+
     /// Reports that the store has given another lease than was requested, with `-v` only.
     pub fn other_lease(&self, name: &LockName, requested: Duration, lease: Duration) {
         let message =

@@ -84,6 +84,7 @@ impl<'a> Run<'a> {
             target: &self.plan.target,
             patience: self.plan.settings.patience(),
             terms: &self.plan.terms,
+            is_ttl_chosen: self.plan.settings.ttl.is_some(),
             consequence: "; the command did not run",
         }
     }

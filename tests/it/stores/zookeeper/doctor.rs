@@ -38,14 +38,39 @@ fn short_sessions_are_a_warning_and_bound_the_recommended_lease() {
     assert_found(&output, "warning", "session", "for a --ttl from 66ms to 6.666s");
     let report: serde_json::Value = serde_json::from_str(&output.stdout).expect("JSON");
     assert_eq!(report["recommended_ttl_ms"], 6666, "{report}");
-    let run = |ttl: &str| {
-        let run = Place::new().run().backend(zookeeper.url()).args(["-v", "--ttl", ttl]).sh("true").output();
+    let run = |options: &[&str]| {
+        let run = Place::new().run().backend(zookeeper.url()).args(options).sh("true").output();
         assert_eq!(run.exit, Exit::Code(0), "{run:?}");
         run.stderr
     };
-    let remark = "dlock: x: the server keeps a lease of 6.666s, not --ttl 30s\n";
-    assert!(run("30s").contains(remark), "{}", run("30s"));
-    assert!(!run("5s").contains("keeps a lease"), "{}", run("5s"));
+    let warning = |ttl: &str| {
+        let url = zookeeper.url();
+        format!(
+            "dlock: x on {url}: the server limits the lease to 6.666s, less than --ttl {ttl}; see dlock doctor\n"
+        )
+    };
+    assert_eq!(run(&["--ttl", "30s"]), warning("30s"));
+    assert_eq!(run(&["--ttl", "7s"]), warning("7s"));
+    assert_eq!(run(&["--ttl", "30s", "-q"]), "");
+    assert_eq!(run(&["--ttl", "6s"]), "");
+    // The default is far longer than what the server keeps.
+    assert_eq!(run(&[]), warning("30s"));
+}
+
+/// A server with its own defaults keeps almost the default lease, for which no run is to warn.
+#[test]
+fn a_default_lease_that_is_a_little_too_long_is_a_detail() {
+    let zookeeper =
+        ZooKeeper::start_with(&Plan { lines: vec!["maxSessionTimeout=40000".to_owned()], ..Plan::default() });
+    let run = |options: &[&str]| {
+        let run = Place::new().run().backend(zookeeper.url()).args(options).sh("true").output();
+        assert_eq!(run.exit, Exit::Code(0), "{run:?}");
+        run.stderr
+    };
+    assert_eq!(run(&[]), "");
+    let detail = "dlock: x: the server keeps a lease of 26s, not --ttl 30s\n";
+    assert!(run(&["-v"]).contains(detail), "{}", run(&["-v"]));
+    assert!(run(&["--ttl", "30s"]).contains("the server limits the lease to 26s, less than --ttl 30s"));
 }
 
 /// Whoever may delete the nodes in a directory needs no permission for these nodes.
