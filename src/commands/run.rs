@@ -156,9 +156,15 @@ impl Run<'_> {
         let released = self.release_all(&locks, &held, &outcome, report).await;
         report.held = Some(Moment::now() - granted_at);
         report.released = Some(released.iter().all(was_released));
-        for (lock, released) in locks.iter().zip(&released) {
-            if let Ok(Release::Released) = released {
-                self.reporter.released(&lock.claim.name);
+        for ((lock, held), released) in locks.iter().zip(&held).zip(&released) {
+            let (name, rest) = (&lock.claim.name, held.lease_state.rest());
+            match released {
+                Ok(Release::Released) => self.reporter.released(name),
+                // Where dlock itself has kept it until a signal came, that has been reported.
+                Ok(Release::Kept) if held.grant.lease.is_some() && !rest.is_zero() => {
+                    self.reporter.kept(name, rest);
+                }
+                _ => {}
             }
         }
         supervisor.dismiss();

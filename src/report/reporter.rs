@@ -187,6 +187,15 @@ impl Reporter {
         }
     }
 
+    /// Reports that the store keeps a lock for the rest of the minimum hold time, with `-v` only.
+    pub fn kept(&self, name: &LockName, rest: Duration) {
+        let rest = show_distance(rest);
+        let message = format!(
+            "{name}: the command has ended; the store keeps the lock for another {rest} (--min-hold)"
+        );
+        self.verbose(Details { lock: Some(name), ..Details::new("info", "min_hold") }, &message);
+    }
+
     /// Reports that a run with `--once-per` is not due; silenced by `-q`.
     pub fn done(&self, name: &LockName, not_due: &NotDue) {
         if !self.quiet {

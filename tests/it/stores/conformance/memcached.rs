@@ -202,7 +202,7 @@ super::topics! { MemcachedRig::new;
         a_release_within_min_hold_leaves_the_lock_without_a_holder
         the_lock_is_kept_for_min_hold
         min_hold_does_not_delay_a_longer_command
-        a_run_that_stays_to_keep_the_lock_reports_it
+        a_run_reports_who_keeps_the_lock
         busy_reports_that_min_hold_keeps_the_lock
         a_run_returns_as_soon_as_the_store_keeps_the_lock_by_itself
         min_hold_outlasts_a_killed_dlock

@@ -142,7 +142,7 @@ macro_rules! run_checks {
             min_hold {
                 the_lock_is_kept_for_min_hold
                 min_hold_does_not_delay_a_longer_command
-                a_run_that_stays_to_keep_the_lock_reports_it
+                a_run_reports_who_keeps_the_lock
                 busy_reports_that_min_hold_keeps_the_lock
                 a_run_returns_as_soon_as_the_store_keeps_the_lock_by_itself
                 min_hold_outlasts_a_killed_dlock
