@@ -33,6 +33,9 @@ use crate::duration::show_distance;
 use crate::exit::{Failure, FailureKind};
 use crate::lock::{Holder, Identity, LockName, LockState, Revocation};
 
+/// The time between the end of a command and that of its `--min-hold` below which both are shown with seconds.
+const SHORT_KEEPING: Duration = Duration::from_secs(5 * 60);
+
 /// Returns the holder that keeps the lock by `--min-hold` though its command has ended, with the time since
 /// its end and the time left.
 fn kept_by(busy: &Busy) -> Option<(&Identity, Duration, Duration)> {
@@ -48,9 +51,12 @@ fn kept_by(busy: &Busy) -> Option<(&Identity, Duration, Duration)> {
 fn describe(name: &LockName, store: &str, busy: &Busy) -> String {
     if let Some((identity, ended, rest)) = kept_by(busy) {
         let now = chrono::Local::now();
+        // Within a few minutes, both times could be the same without the seconds.
+        let clock = if ended + rest < SHORT_KEEPING { "%H:%M:%S" } else { "%H:%M" };
         let at = |time: chrono::DateTime<chrono::Local>| {
-            let form = if time.date_naive() == now.date_naive() { "%H:%M" } else { "%Y-%m-%d %H:%M" };
-            time.format(form).to_string()
+            let is_today = time.date_naive() == now.date_naive();
+            let date = if is_today { "" } else { "%Y-%m-%d " };
+            time.format(&format!("{date}{clock}")).to_string()
         };
         return format!(
             "{name} ran on {} until {} and is kept until {} by --min-hold",
@@ -232,4 +238,39 @@ pub fn is_unsafe(c: char) -> bool {
         || matches!(c,
         '\u{061C}' | '\u{180E}' | '\u{200B}'..='\u{200F}' | '\u{2028}'..='\u{202E}' | '\u{2060}'..='\u{206F}'
         | '\u{FEFF}' | '\u{FFF9}'..='\u{FFFB}' | '\u{E0000}'..='\u{E007F}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the two times in the description of a lock that is kept.
+    fn times(ended: Duration, rest: Duration) -> [String; 2] {
+        let identity = Some(Identity { host: "web-3".into(), ..Identity::default() });
+        let holder = Holder { identity, ended: Some(ended), remaining: Some(rest), ..Holder::default() };
+        let busy = Busy {
+            holders: vec![holder],
+            more: 0,
+            position: None,
+            promised: false,
+            again: crate::backend::Again::Poll,
+        };
+        let text = describe(&LockName::new("x").expect("a name"), "file:", &busy);
+        let times = text
+            .strip_prefix("x ran on web-3 until ")
+            .and_then(|text| text.strip_suffix(" by --min-hold")?.split_once(" and is kept until "));
+        let (ended, kept) = times.expect("a sentence");
+        [ended.to_owned(), kept.to_owned()]
+    }
+
+    #[test]
+    fn times_within_a_few_minutes_are_told_apart() {
+        let second = Duration::from_secs(1);
+        let [ended, kept] = times(second, second);
+        assert_ne!(ended, kept);
+        assert_eq!(kept.matches(':').count(), 2, "{kept}");
+        let [ended, kept] = times(Duration::from_secs(600), second);
+        assert_ne!(ended, kept);
+        assert_eq!(kept.matches(':').count(), 1, "{kept}");
+    }
 }
