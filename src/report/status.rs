@@ -64,6 +64,8 @@ fn holder_cells(lock: &LockState, holder: &Holder) -> Vec<Cell> {
 }
 
 fn state(mode: Option<Mode>, holder: &Holder) -> (String, Colour) {
+    // What is known of the mode of another program depends on the store: it is shown for none.
+    let mode = mode.filter(|_| holder.identity.is_some());
     let held = match (mode, holder.slot) {
         (Some(Mode::Slots(of)), Some(slot)) => format!("slot {slot} of {of}"),
         (Some(mode), _) => mode.as_str().to_owned(),
