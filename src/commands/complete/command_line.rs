@@ -85,6 +85,11 @@ pub(super) fn completion(
 }
 
 fn positional(typed: &Typed<'_>, current: &str, names: &dyn Fn() -> Vec<String>) -> Completion {
+    // Without it, `doctor` takes no name.
+    let requires_floor = typed.command.get_name() == "doctor";
+    if requires_floor && !typed.given.iter().any(|given| given.get_id() == "fencing_floor") {
+        return Completion::Values(Vec::new());
+    }
     let next = typed.positionals.len();
     let argument = typed.command.get_positionals().enumerate().find(|(index, argument)| {
         *index == next || argument.get_num_args().is_some_and(|number| number.max_values() > 1)
@@ -216,7 +221,9 @@ fn values(
     } else if kinds.contains(&"URL") {
         registry::known().iter().map(|scheme| scheme.to_string()).collect()
     } else if kinds.contains(&"SIG") {
-        StopSignal::names().collect()
+        // With `SIG`, which may be left out, only if it is being typed.
+        let long = StopSignal::names().filter(|_| !current.is_empty()).map(|name| format!("SIG{name}"));
+        StopSignal::names().chain(long).collect()
     } else if kinds.contains(&"PAGE") {
         man::names().map(str::to_owned).collect()
     } else {
