@@ -21,7 +21,7 @@ use std::time::Duration;
 pub use self::doctor::DoctorReport;
 pub use self::file::to_stdout;
 pub use self::files::Files;
-pub use self::form::{Form, is_dumb};
+pub use self::form::{Form, Pages, is_dumb};
 pub use self::histogram::Histogram;
 pub use self::outcome::{Cause, Outcome, RunReport, Started};
 pub use self::reporter::Reporter;

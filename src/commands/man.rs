@@ -3,13 +3,14 @@
 use std::fs::File;
 use std::io::{self, Seek, Write};
 use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
-use crate::exit::{Exit, Failure};
-use crate::report::{Form, Reporter};
-use crate::settings::ManArguments;
+use crate::backend::io_text;
+use crate::exit::{Exit, Failure, FailureKind};
+use crate::report::{Form, Pages, Reporter};
+use crate::settings::{self, ManArguments};
 
 /// Expands to the file names of man pages, each with the content of the page.
 macro_rules! pages {
@@ -48,28 +49,83 @@ const PAGES: &[(&str, &str)] = pages! {
     "dlock-zookeeper.7"
 };
 
-/// Prints a page, that of dlock itself or the named one; on a terminal, shows it as `man` does.
+/// Prints a page, that of dlock itself or the named one; on a terminal, shows it as `man` does, on a dumb one without a
+/// pager.
 pub fn man(arguments: &ManArguments) -> Exit {
-    let name = arguments.page.as_deref().unwrap_or("dlock");
-    match PAGES.iter().find(|(file, _)| is_named(file, name)) {
-        Some((_, text)) if Form::of_stdout().shows_pages() => show(text),
-        Some((_, text)) => super::print(text),
+    let reporter = Reporter::of(&arguments.common);
+    match find(&arguments.page) {
+        Some((file, text)) => match Form::of_stdout().pages() {
+            Pages::Unformatted => super::print(text),
+            Pages::Plain => match formatted(text) {
+                Ok(formatted) => super::print(&formatted),
+                Err(error) => reporter.failure(&not_shown(file, &error)),
+            },
+            Pages::InPager => reporter.failure(&not_shown(file, &show(text))),
+        },
         None => {
-            let message =
-                format!("no man page {name:?}: there are {}", names().collect::<Vec<_>>().join(", "));
-            Reporter::of(&arguments.common).failure(&Failure::usage(message))
+            let (name, known) = (arguments.page.join(" "), names().collect::<Vec<_>>().join(", "));
+            reporter.failure(&Failure::usage(format!("no man page {name:?}: there are {known}")))
         }
     }
 }
 
-/// Becomes `man`, which formats a page and shows it in the user's pager; prints the page as it is if there is no `man`.
-fn show(text: &str) -> Exit {
-    let shown = page_as_file(text).map(|page| {
-        // Returns only if it fails.
-        Command::new("man").args(["-l", "-"]).stdin(page).exec()
-    });
-    drop(shown);
-    super::print(text)
+/// Returns the page with this name, or that of the command whose subcommand it is: `config show` is in that of `config`.
+fn find(words: &[String]) -> Option<(&'static str, &'static str)> {
+    let named = |name: &str| PAGES.iter().find(|(file, _)| is_named(file, name)).copied();
+    let Some((first, deeper)) = words.split_first() else { return named("dlock") };
+    let mut command = settings::command();
+    for word in words {
+        match command.find_subcommand(word) {
+            Some(subcommand) => command = subcommand.clone(),
+            None if deeper.is_empty() => break,
+            None => return None,
+        }
+    }
+    named(first)
+}
+
+/// Becomes `man`, which formats a page and shows it in the user's pager. Returns only if that fails.
+fn show(text: &str) -> io::Error {
+    match page_as_file(text) {
+        Ok(page) => man_of(page).exec(),
+        Err(error) => error,
+    }
+}
+
+/// Returns a page as `man` formats it where there is no terminal, without the overstrikes (`X`, backspace, `X`) of some
+/// versions.
+fn formatted(text: &str) -> io::Result<String> {
+    let output = man_of(page_as_file(text)?).stderr(Stdio::inherit()).output()?;
+    let mut plain = String::new();
+    for c in String::from_utf8_lossy(&output.stdout).chars() {
+        match c {
+            '\u{8}' => drop(plain.pop()),
+            c => plain.push(c),
+        }
+    }
+    if plain.is_empty() { Err(io::Error::other("it printed nothing")) } else { Ok(plain) }
+}
+
+fn man_of(page: File) -> Command {
+    let mut man = Command::new("man");
+    man.args(["-l", "-"]).stdin(page);
+    man
+}
+
+/// Returns the failure to show a page, with what to do instead.
+fn not_shown(file: &str, error: &io::Error) -> Failure {
+    let why = match error.kind() {
+        io::ErrorKind::NotFound => "man: command not found".to_owned(),
+        _ => format!("cannot run man: {}", io_text(error)),
+    };
+    let page = file.strip_prefix("dlock-").unwrap_or(file);
+    Failure::new(
+        FailureKind::Unavailable,
+        format!(
+            "{why}: install man-db or mandoc, or print the page itself with dlock man {page} | cat; dlock --help needs \
+             neither"
+        ),
+    )
 }
 
 /// Returns a file with this content that has no name.

@@ -14,6 +14,17 @@ pub enum Style {
     Plain,
 }
 
+/// How pages of the manual are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pages {
+    /// By the user's pager.
+    InPager,
+    /// Formatted, without a pager: the terminal understands no control sequences.
+    Plain,
+    /// As they are, for another program or a file.
+    Unformatted,
+}
+
 /// How text is laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Form {
@@ -44,9 +55,13 @@ impl Form {
         Form { width: None, is_wide: true, ..self }
     }
 
-    /// Returns whether a pager can show a text: on a terminal that understands control sequences.
-    pub fn shows_pages(self) -> bool {
-        std::io::stdout().is_terminal() && !is_dumb()
+    /// Returns how pages of the manual are shown.
+    pub fn pages(self) -> Pages {
+        match std::io::stdout().is_terminal() {
+            true if is_dumb() => Pages::Plain,
+            true => Pages::InPager,
+            false => Pages::Unformatted,
+        }
     }
 
     /// Breaks the lines of a text that are wider than the terminal, between words.

@@ -92,8 +92,8 @@ pub enum ShellArgument {
 #[command(override_usage = "dlock man [OPTIONS] [PAGE]", after_long_help = include_str!("help/man.txt"))]
 pub struct ManArguments {
     /// Command or topic, such as run or redis; without it, the page of dlock itself
-    #[arg(value_name = "PAGE")]
-    pub page: Option<String>,
+    #[arg(value_name = "PAGE", num_args = 0..)]
+    pub page: Vec<String>,
 
     #[command(flatten)]
     pub common: CommonArguments,

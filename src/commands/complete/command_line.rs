@@ -225,7 +225,7 @@ fn values(
         let long = StopSignal::names().filter(|_| !current.is_empty()).map(|name| format!("SIG{name}"));
         StopSignal::names().chain(long).collect()
     } else if kinds.contains(&"PAGE") {
-        man::names().map(str::to_owned).collect()
+        man::names().filter(|_| given.is_empty()).map(str::to_owned).collect()
     } else {
         let literal = kinds.iter().filter(|kind| kind.starts_with(|first: char| first.is_ascii_lowercase()));
         literal.map(|kind| kind.to_string()).collect()

@@ -81,6 +81,7 @@ fn a_page_is_named_by_its_command_or_topic() {
         (&["man", "redis"], "dlock-redis.7"),
         (&["man", "config"], "dlock-config.1"),
         (&["man", "config.5"], "dlock-config.5"),
+        (&["man", "config", "show"], "dlock-config.1"),
     ] {
         let page = std::fs::read_to_string(repository("man").join(file)).unwrap();
         let output = place.bare().args(arguments).output();
@@ -92,8 +93,15 @@ fn a_page_is_named_by_its_command_or_topic() {
 fn an_unknown_page_is_rejected() {
     let message = "dlock: no man page \"ru\": there are acquire, break, check, completions, config, doctor, man, \
                    release, renew, run, status, backends, ci, config.5, etcd, fencing, file, memcached, migration, mysql, postgres, recipes, redis, zookeeper\n";
-    let output = Place::new().bare().args(["man", "ru"]).output();
+    let place = Place::new();
+    let output = place.bare().args(["man", "ru"]).output();
     assert_eq!(output.outcome(), (Exit::Code(64), "", message));
+    for words in ["config nonsense", "redis cluster", "run x"] {
+        let output = place.bare().arg("man").args(words.split(' ')).output();
+        let beginning = format!("dlock: no man page \"{words}\": there are ");
+        assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(64), ""), "{words}");
+        assert!(output.stderr.starts_with(&beginning), "{}", output.stderr);
+    }
 }
 
 #[test]
@@ -142,27 +150,42 @@ fn only_the_page_of_dlock_describes_the_options_of_every_command() {
 }
 
 /// What a terminal shows of `dlock man fencing`, with these variables.
-fn on_a_terminal(place: &Place, variables: &[&str]) -> String {
+fn on_a_terminal(place: &Place, variables: &[&str]) -> (Exit, String) {
     let mut command = Command::new("env");
     command
         .args(["-u", "MANPAGER", "TERM=xterm", "PAGER=cat"])
         .args(variables)
         .args([BINARY, "man", "fencing"]);
     let mut terminal = Terminal::start(place, command);
-    assert_eq!(terminal.wait(), Exit::Code(0));
-    terminal.screen().to_owned()
+    (terminal.wait(), terminal.screen().to_owned())
 }
 
 #[test]
 fn dlock_man_shows_the_page_on_a_terminal() {
     let place = Place::new();
     for pager in ["MANPAGER=cat", "PAGER=cat"] {
-        let shown = on_a_terminal(&place, &[pager]);
+        let (exit, shown) = on_a_terminal(&place, &[pager]);
+        assert_eq!(exit, Exit::Code(0), "{pager}: {shown}");
         assert!(shown.contains("dlock-fencing - how") && !shown.contains(".SH"), "{pager}: {shown}");
     }
-    for plain in ["TERM=dumb", "PATH=/nowhere"] {
-        let shown = on_a_terminal(&place, &[plain]);
-        assert!(shown.contains(".SH") && shown.contains(".TH"), "{plain}: {shown}");
+}
+
+#[test]
+fn dlock_man_shows_plain_text_on_a_dumb_terminal() {
+    let (exit, shown) = on_a_terminal(&Place::new(), &["TERM=dumb", "MANPAGER=false"]);
+    assert_eq!(exit, Exit::Code(0), "{shown}");
+    assert!(shown.contains("dlock-fencing - how") && !shown.contains(".SH"), "{shown}");
+    let is_control = |c: char| c.is_control() && c != '\n' && c != '\r';
+    assert!(!shown.contains(is_control), "{shown:?}");
+}
+
+#[test]
+fn dlock_man_says_what_to_do_without_man() {
+    let message = "dlock: man: command not found: install man-db or mandoc, or print the page itself with dlock man \
+                   fencing.7 | cat; dlock --help needs neither\n";
+    for terminal in ["TERM=xterm", "TERM=dumb"] {
+        let shown = on_a_terminal(&Place::new(), &[terminal, "PATH=/nowhere"]);
+        assert_eq!(shown, (Exit::Code(69), message.to_owned()), "{terminal}");
     }
 }
 
