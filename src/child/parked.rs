@@ -74,20 +74,7 @@ fn run_parked(
     // Prepare as much as possible before the launch message comes: the pages shared with the guard are copied on the
     // first write, which should not delay the command once the lock is held.
     let own = own_environment();
-    let mut bytes = Vec::new();
-    let mut part = [0u8; 4096];
-    let launch = loop {
-        match launch_pipe.read(&mut part) {
-            // The launch message will never come: the lock was not acquired, or dlock is gone.
-            Ok(0) => sys::exit_now(0),
-            Ok(count) => bytes.extend_from_slice(&part[..count]),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(_) => sys::exit_now(0),
-        }
-        if let Some(launch) = take_frame::<Launch>(&mut bytes) {
-            break launch.unwrap_or_else(|| sys::exit_now(0));
-        }
-    };
+    let Some(launch) = await_launch(&mut launch_pipe, &mut exec_result) else { sys::exit_now(0) };
     // These were sent to dlock's process group before the command was to run: dlock itself has stopped and been
     // continued.
     let stops = [Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU, Signal::SIGCONT];
@@ -95,7 +82,7 @@ fn run_parked(
     let env = environment(own, &launch);
     // dlock was stopped after it had read the clock: another client may hold the lock by now.
     if launch.not_after.is_some_and(|not_after| Moment::now() >= not_after) {
-        let _ = exec_result.write_all(&libc::ETIME.to_le_bytes());
+        report_failure(&mut exec_result, Errno::ETIME);
         sys::exit_now(0)
     }
     if let Group::Own { foreground } = launch.group {
@@ -107,8 +94,36 @@ fn run_parked(
     }
     inherited.restore();
     let errno: Errno = program.exec(&env);
-    let _ = exec_result.write_all(&(errno as i32).to_le_bytes());
+    report_failure(&mut exec_result, errno);
     sys::exit_now(0)
+}
+
+/// Waits for the launch message. Returns `None` if it will never come, because the lock was not acquired or dlock is gone,
+/// and reports that: to the guard, an exit without a report is that of a command that ran.
+fn await_launch(launch_pipe: &mut PipeReader, exec_result: &mut PipeWriter) -> Option<Launch> {
+    let launch = read_launch(launch_pipe);
+    launch.inspect_err(|errno| report_failure(exec_result, *errno)).ok()
+}
+
+fn read_launch(launch_pipe: &mut PipeReader) -> Result<Launch, Errno> {
+    let mut bytes = Vec::new();
+    let mut part = [0u8; 4096];
+    loop {
+        match launch_pipe.read(&mut part) {
+            Ok(0) => return Err(Errno::ECANCELED),
+            Ok(count) => bytes.extend_from_slice(&part[..count]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))),
+        }
+        if let Some(launch) = take_frame::<Launch>(&mut bytes) {
+            return launch.ok_or(Errno::EBADMSG);
+        }
+    }
+}
+
+/// Reports to the guard why the command does not run.
+fn report_failure(exec_result: &mut PipeWriter, errno: Errno) {
+    let _ = exec_result.write_all(&(errno as i32).to_le_bytes());
 }
 
 /// Returns dlock's own environment, with room for the variables added for the command.
@@ -137,4 +152,37 @@ fn environment(mut own: Vec<CString>, launch: &Launch) -> Vec<CString> {
 
 fn variable(name: &[u8], value: &[u8]) -> Option<CString> {
     CString::new([name, b"=", value].concat()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::child::protocol::frame;
+
+    /// Returns the launch message that comes from these bytes, and what is reported after them.
+    fn launched_by(bytes: &[u8]) -> (Option<Launch>, Vec<u8>) {
+        let (mut launch_pipe, mut launch) = io::pipe().expect("a pipe");
+        let (mut exec_result, mut exec_result_end) = io::pipe().expect("a pipe");
+        launch.write_all(bytes).expect("room in the pipe");
+        drop(launch);
+        let launched = await_launch(&mut launch_pipe, &mut exec_result_end);
+        drop(exec_result_end);
+        let mut reported = Vec::new();
+        exec_result.read_to_end(&mut reported).expect("a readable pipe");
+        (launched, reported)
+    }
+
+    #[test]
+    fn a_command_that_is_not_launched_reports_that_it_did_not_run() {
+        let launch = Launch { set: vec![], unset: vec![], group: Group::Shared, not_after: None };
+        let message = frame(&launch).expect("a short message");
+        let (launched, reported) = launched_by(&message);
+        assert!(launched.is_some() && reported.is_empty(), "{reported:?}");
+        let cancelled = libc::ECANCELED.to_le_bytes().to_vec();
+        for incomplete in [&message[..0], &message[..2], &message[..message.len() - 1]] {
+            let (launched, reported) = launched_by(incomplete);
+            assert!(launched.is_none(), "{incomplete:?}");
+            assert_eq!(reported, cancelled, "{incomplete:?}");
+        }
+    }
 }
