@@ -1,7 +1,10 @@
 //! The ledger of a lock, as stored.
 
+use std::fmt;
+use std::marker::PhantomData;
 use std::time::Duration;
 
+use serde::de::{self, Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 use crate::lock::{Identity, Mode, NotedRecord, Revocation};
@@ -16,10 +19,10 @@ pub struct Ledger {
     #[serde(default)]
     pub ticket: u64,
     /// The holders of the lock, in the order of their grants.
-    #[serde(default, rename = "members")]
+    #[serde(default, rename = "members", deserialize_with = "entries")]
     pub holders: Vec<HolderEntry>,
     /// The waiters, in order.
-    #[serde(default, rename = "line")]
+    #[serde(default, rename = "line", deserialize_with = "entries")]
     pub waiters: Vec<WaiterEntry>,
     /// The name of the lock, if the key of the ledger does not contain it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -118,6 +121,33 @@ pub enum Unreadable {
     /// It is not a ledger.
     #[error("not written by dlock, or damaged")]
     Damaged,
+    /// It is longer than [`Ledger::LONGEST`].
+    #[error("larger than dlock writes it ({} MiB)", Ledger::LONGEST >> 20)]
+    TooLong,
+}
+
+/// Reads the holders or the waiters, up to [`Ledger::MOST_ENTRIES`].
+fn entries<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
+    struct Entries<T>(PhantomData<T>);
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for Entries<T> {
+        type Value = Vec<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "up to {} entries", Ledger::MOST_ENTRIES)
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<Vec<T>, A::Error> {
+            let mut read = Vec::new();
+            while let Some(entry) = entries.next_element()? {
+                if read.len() == Ledger::MOST_ENTRIES {
+                    return Err(de::Error::invalid_length(read.len() + 1, &self));
+                }
+                read.push(entry);
+            }
+            Ok(read)
+        }
+    }
+    deserializer.deserialize_seq(Entries(PhantomData))
 }
 
 impl Default for Ledger {
@@ -139,6 +169,12 @@ impl Default for Ledger {
 impl Ledger {
     /// The format number of the ledgers that are written.
     pub const FORMAT: u32 = 1;
+    /// The maximum length of a stored ledger in bytes: that of a reply of MySQL, for about 10,000 holders and waiters; no
+    /// other store accepts or returns more of one lock.
+    pub const LONGEST: usize = 6 << 20;
+    /// The maximum number of holders, and of waiters: more than fit into this length, unless most of their fields are
+    /// empty. The memory that they take is then a small multiple of it.
+    const MOST_ENTRIES: usize = 20_000;
 
     /// Checks the format number of a stored value.
     ///
@@ -151,11 +187,14 @@ impl Ledger {
     /// Reads a ledger that was stored as JSON.
     ///
     /// # Errors
-    /// It is in another format, which this dlock must not guess.
+    /// It is in another format, which this dlock must not guess, or larger than any that dlock writes.
     pub fn parse(text: &[u8]) -> Result<Ledger, Unreadable> {
         #[derive(Deserialize)]
         struct Format {
             format: u32,
+        }
+        if text.len() > Ledger::LONGEST {
+            return Err(Unreadable::TooLong);
         }
         match serde_json::from_slice::<Ledger>(text) {
             Ok(ledger) if ledger.format == Ledger::FORMAT => Ok(ledger),
@@ -235,5 +274,24 @@ mod tests {
         for damaged in [&br#"{"format":1}"#[..], b"{", b"", b"[]"] {
             assert_eq!(Ledger::parse(damaged), Err(Unreadable::Damaged));
         }
+    }
+
+    /// A hostile server, or whoever may write to the store, must not make dlock take any amount of memory.
+    #[test]
+    fn a_ledger_that_is_too_large_is_refused() {
+        let of_waiters = |count: usize| {
+            let waiters = vec![Ledger::of_foreign_waiter(1).waiters.remove(0); count];
+            Ledger { waiters, ..Ledger::default() }.to_json()
+        };
+        let read = |text: &[u8]| Ledger::parse(text).map(|ledger| ledger.waiters.len());
+        assert_eq!(read(&of_waiters(Ledger::MOST_ENTRIES)), Ok(Ledger::MOST_ENTRIES));
+        assert_eq!(read(&of_waiters(Ledger::MOST_ENTRIES + 1)), Err(Unreadable::Damaged));
+        let padded = |length: usize| {
+            let mut text = Ledger::default().to_json();
+            text.resize(length, b' ');
+            text
+        };
+        assert_eq!(read(&padded(Ledger::LONGEST)), Ok(0));
+        assert_eq!(read(&padded(Ledger::LONGEST + 1)), Err(Unreadable::TooLong));
     }
 }
