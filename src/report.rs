@@ -121,9 +121,9 @@ pub fn describe_holder(holder: &Holder, store: &str) -> String {
 /// Describes the removal of a hold without its owner's consent, with the risk.
 pub fn removed(name: &LockName, holder: &Holder, store: &str) -> String {
     let Some(identity) = &holder.identity else {
-        let whose = describe_holder(holder, store);
         return format!(
-            "{name} was removed from {whose}: it may still work beside the command of the next holder"
+            "{name} on {store}: the hold of another program was removed; that program may still run beside the command \
+             of the next holder"
         );
     };
     let whose = describe_identity(identity);

@@ -295,16 +295,11 @@ impl<'a> LockWait<'a> {
         match why {
             NotGranted::Failed(error) => error.to_string(),
             NotGranted::Revoked(revocation) => broken_by(revocation),
-            NotGranted::Refused(Refusal::Slots(theirs)) => {
-                let ours = match claim.mode {
-                    Mode::Slots(ours) => ours,
-                    _ => 1,
-                };
-                format!(
-                    "--slots {ours}, but it is in use with {theirs} slots: give --slots {theirs}, or wait until it has no \
-                     holder and no waiter"
-                )
-            }
+            NotGranted::Refused(Refusal::Slots(theirs)) => format!(
+                "--slots {}, but it is in use with {theirs} slots: give --slots {theirs}, or wait until it has no holder \
+                 and no waiter",
+                slots_of(claim)
+            ),
             NotGranted::Refused(Refusal::Unsupported(why)) => why.clone(),
             NotGranted::Refused(Refusal::Inside(outer)) => format!(
                 "cannot be taken {} here: this command runs under a hold of it that is {} and would wait for itself; take \
@@ -327,9 +322,12 @@ impl<'a> LockWait<'a> {
 
     /// Reports that the lock was in use with another number of slots until the wait ended, and returns the message.
     pub(super) fn report_other_slots(&self, awaited: &Awaited<'_>, claim: &Claim, theirs: u32) -> String {
-        let (name, waited) = (&claim.name, show_distance(awaited.waited));
-        let cause = self.cause(claim, &NotGranted::Refused(Refusal::Slots(theirs)));
-        let line = format!("{name} on {}: {cause}; gave up after {waited}", self.store());
+        let (name, store, waited) = (&claim.name, self.store(), show_distance(awaited.waited));
+        let ours = slots_of(claim);
+        let line = format!(
+            "{name} on {store} is still in use with {theirs} slots, not {ours}; gave up after {waited}: wait longer, or give \
+             --slots {theirs}"
+        );
         self.reporter.held(name, None, &line);
         line
     }
@@ -352,6 +350,13 @@ impl<'a> LockWait<'a> {
         );
         self.reporter.held(name, busy.holders.first(), &line);
         line
+    }
+}
+
+fn slots_of(claim: &Claim) -> u32 {
+    match claim.mode {
+        Mode::Slots(slots) => slots,
+        Mode::Exclusive | Mode::Shared => 1,
     }
 }
 

@@ -101,9 +101,13 @@ fn a_different_slot_count_than_that_of_a_live_client_is_refused_with_both() {
             assert_eq!(run.outcome(), (Exit::Code(64), "", &*format!("{line}\n")));
             // The number may change while it waits.
             let run = store.run().args(["--slots", ours, "--wait", "10ms"]).command(["touch", "t"]).output();
-            let gave_up = format!("dlock: {}; gave up after ", line.trim_start_matches("dlock: "));
+            let url = store.url();
+            let gave_up =
+                format!("dlock: x on {url} is still in use with {theirs} slots, not {ours}; gave up after ");
+            let remedy = format!(": wait longer, or give --slots {theirs}\n");
             assert_eq!((run.exit, run.stdout.as_str()), (Exit::Code(75), ""), "{}", run.stderr);
-            assert!(run.stderr.starts_with(&gave_up) && run.stderr.lines().count() == 1, "{}", run.stderr);
+            assert!(run.stderr.starts_with(&gave_up) && run.stderr.ends_with(&remedy), "{}", run.stderr);
+            assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
         };
         let holder = hold(&store, &["--slots", "3"]);
         for ours in ["2", "4", "10000"] {
