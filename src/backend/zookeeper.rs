@@ -1,6 +1,6 @@
-//! Locks in ZooKeeper: each contender has an ephemeral node whose name ends with a number that the server adds, as in the
-//! recipes of Curator and kazoo. Whoever has the first one holds the lock; each other one watches the last node ahead of
-//! its own that excludes it. A node ends with the session of its client.
+//! Locks in ZooKeeper: each contender has an ephemeral node whose name ends with a number that the server adds, as in
+//! the recipes of Curator and kazoo. The client with the first node holds the lock; each other client watches the last
+//! node ahead of its own that excludes it. A node ends with the session of its client.
 
 mod acl;
 mod client;

@@ -189,7 +189,7 @@ impl Signals {
         was_pending
     }
 
-    /// Returns whether its default action is taken as soon as it is sent.
+    /// Returns whether the kernel takes its default action as soon as it is sent.
     pub fn is_default(&self, signal: i32) -> bool {
         (self.blocked | self.ignored | self.caught) & bit(signal) == 0
     }

@@ -201,7 +201,7 @@ async fn attempt_all<'a>(
     Attempt::Ended(Ok((held, keepers)))
 }
 
-/// Releases locks that were acquired in vain, concurrently.
+/// Releases, concurrently, the locks that were acquired before the acquisition failed.
 pub async fn give_back(locks: &[Lock]) {
     join_all(locks.iter().map(|lock| async { clean_up(&mut **lock.backend(), &lock.claim).await })).await;
 }

@@ -58,10 +58,10 @@ impl Patience {
 
 impl Limits {
     /// Returns how long an attempt may take that begins now; `since` is when the first one began, unless this is it.
-    /// Whatever the limits, the store gets the connect timeout once; and every attempt gets a minimum, however little is
-    /// left of the wait: the reply is worth more than a punctual "unknown". A connection on which the store does not answer
-    /// uses up no more than a share of `--retry`: another one may lead to a server that does. But each attempt may take as long
-    /// as all before it together, so that a slow store is reached in the end.
+    /// Whatever the limits, the store gets the connect timeout once; and every attempt gets a minimum, however little
+    /// is left of the wait: a late reply is more useful than "unknown" in time. A connection on which the store does
+    /// not answer uses up no more than a share of `--retry`: another one may lead to a server that does. But each
+    /// attempt may take as long as all before it together, so that a slow store is reached in the end.
     pub(super) fn attempt(&self, since: Option<Moment>, connect_timeout: Duration) -> Duration {
         let now = Moment::now();
         let rest = match (since, self.retry_until) {

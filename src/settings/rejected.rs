@@ -1,4 +1,4 @@
-//! A command line that is not valid: what is wrong with it, and what can be read of it nevertheless.
+//! A command line that is not valid: what is wrong with it, and which of its options can still be read.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;

@@ -145,7 +145,7 @@ impl LockDirectory {
             None => Some(format!("{} cannot be used", sidecar_path.display())),
             Some(_) => written.err().map(|error| error.to_string()),
         };
-        // Before the next waiter is notified: a claim that is not due has passed the gate in vain.
+        // Before the next waiter is notified: a claim that is not due must leave the gate that it has passed.
         if let Some(file) = taken {
             let _ = file.unlock();
         }

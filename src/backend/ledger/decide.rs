@@ -98,7 +98,8 @@ pub fn renew(ledger: &mut Ledger, observed: &dyn Observed, claim: &Claim, rest: 
     let keeps_gate = |owner: &HolderEntry| owner.has_owner(observed) && !observed.is_gate_replaced(owner);
     let owner = ledger.holders.iter().find(|holder| holder.ticket == family);
     if !owner.is_some_and(|owner| owner.token == claim.token.reveal() || keeps_gate(owner)) {
-        // The owner of the outer hold is gone, and the gate passes to this process, unless a foreign program was faster.
+        // The owner of the outer hold is gone: this process takes over the gate, unless a foreign program has passed it
+        // first.
         match observed.gate() {
             Gate::Untried => return Step::PassGate(GateMode::of(mode)),
             Gate::Passed(gate) => {
@@ -162,7 +163,7 @@ fn release_hold(
     let success = success.filter(|_| mine.revoked.is_none() && !is_lost);
     let success = success.map(|held| success::record(claim, mine, now, held));
     if is_lost && mine.is_kept(now) && mine.revoked.is_none() {
-        // Its entry alone keeps other dlocks out, as after the death of its owner.
+        // Only its entry excludes other dlocks now, as after the death of its owner.
         mine.ended_at.get_or_insert(now.wall);
         mine.lease_ends = mine.lease_ends.map(|_| now.clock);
         return done(Release::NotHeld, Effect::Leave);
@@ -172,7 +173,7 @@ fn release_hold(
         mine.ended_at.get_or_insert(now.wall);
         mine.kept_until = Some(now.clock + rest);
         if !is_owners {
-            // A process that stays to keep the gate releases both itself.
+            // A process that stays to keep the gate releases the gate and the entry itself.
             let stays = if in_session { claim.ttl } else { Duration::ZERO };
             mine.lease_ends = Some(now.clock + rest + stays);
         }

@@ -13,7 +13,7 @@ use super::value::{HolderEntry, Ledger};
 use crate::backend::{Outlook, StoreError};
 use crate::lock::{Claim, FencingToken, LockName, LockState, NotedRecord};
 
-/// How often a change is decided anew before it is reported as a transient failure.
+/// How often a change is decided again after a conflict before it is reported as a transient failure.
 pub(super) const MAX_CONFLICTS: usize = 100;
 
 /// A store that swaps a ledger if its version is still the one that was read.
@@ -120,8 +120,8 @@ pub struct Seen<V> {
     pub now: Now,
 }
 
-/// What a store may change in a ledger before it returns it, without a decision: so that what is not contended takes one
-/// step. The store adds its own clock to the times.
+/// What a store may change in a ledger before it returns it, without a decision, so that an uncontended change takes
+/// one step. The store adds its own clock to the times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shortcut {
     /// Nothing.
@@ -169,12 +169,12 @@ pub async fn change<S: DocumentStore, T>(
     let has_gate = store.gate_lifetime().is_some();
     let recalled = store.recall(name);
     let shortcut = match Shortcut::of(purpose, recalled.as_ref(), &decide) {
-        // The gate comes first.
+        // The gate must be passed before the grant is stored.
         Shortcut::TakeIfIdle(_) if has_gate => Shortcut::None,
         shortcut => shortcut,
     };
     let mut facts = None;
-    // Whoever leaves the gate has to know that others are not inside the hold.
+    // A release that leaves a gate needs a fresh ledger: other processes may be inside the hold.
     let mut recalled = recalled.filter(|_| matches!(purpose, Purpose::Release(_)) && !has_gate);
     for _ in 0..MAX_CONFLICTS {
         let is_current = recalled.is_none();
@@ -269,7 +269,7 @@ impl Shortcut {
         taken.holders.pop().map_or(Shortcut::None, |holder| Shortcut::TakeIfIdle(Box::new(holder)))
     }
 
-    /// Changes a ledger that was read at this time, as a store does it that has no faster way.
+    /// Applies the shortcut to a ledger that was read at this time, for stores that cannot apply it themselves.
     pub fn apply(&self, ledger: &mut Ledger, now: Now) {
         let is_alive = |ends: Option<Duration>| ends.is_none_or(|ends| now.clock < ends);
         match self {
@@ -313,7 +313,7 @@ impl HolderEntry {
 
 /// The ledger is changed too often by others.
 pub(super) fn busy_ledger(name: &LockName) -> StoreError {
-    let reason = format!("{name}: other clients change its ledger all the time");
+    let reason = format!("{name}: too many other clients change the record of this lock at the same time");
     StoreError::Unavailable { reason, maybe_applied: false, outlook: Outlook::Transient }
 }
 

@@ -203,7 +203,7 @@ pub async fn change<S: EntryStore, T>(
     decide: impl Fn(&mut Ledger, &dyn Observed) -> Step<T>,
 ) -> Result<Done<T>, StoreError> {
     let mut assumed = match purpose {
-        // The others depend on what is stored.
+        // Every other change depends on what is stored.
         Purpose::Claim(claim) if !claim.outer.is_empty() || claim.once_per.is_some() => None,
         Purpose::Claim(_) | Purpose::Release(_) => store.assumed(name, purpose),
         Purpose::Renew(_) | Purpose::Operate | Purpose::Prepare | Purpose::Record => None,
@@ -218,8 +218,8 @@ pub async fn change<S: EntryStore, T>(
             lifetime: store.lifetime(),
             fencing: S::FENCING,
             has_joined,
-            // Those who change the document at the same time, such as readers that leave together, must not wait for each
-            // other.
+            // Clients that change the document at the same time, such as readers that leave together, must not wait for
+            // each other.
             records_apart: attempt > 0,
         };
         let Some(plan) = plan(&listing, terms, purpose, &decide) else {

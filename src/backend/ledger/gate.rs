@@ -1,8 +1,8 @@
 //! The gate in front of the ledgers of a document store: a native lock of the store, such as an advisory lock, which
 //! foreign programs take too.
 //!
-//! A claim whose turn it is passes the gate before its grant is stored, and its hold ends with the gate. Who is in the
-//! gate without being in the ledger is a foreign program.
+//! A claim whose turn it is passes the gate before its grant is stored, and its hold ends when it loses the gate. An
+//! occupant of the gate that is not in the ledger is a foreign program.
 
 use super::document::DocumentStore;
 use super::observed::{Gate, GateMode, Now, Observed};
@@ -20,7 +20,7 @@ pub enum GateLifetime {
     Lease,
 }
 
-/// One who has passed the gate.
+/// A client that has passed the gate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Occupant {
     /// The identity that the ledger records of a holder; `None` if it cannot be a dlock.
@@ -91,7 +91,8 @@ impl Facts {
         let is_needed = match purpose {
             Purpose::Claim(_) => !ledger.is_idle(),
             Purpose::Renew(_) | Purpose::Operate | Purpose::Prepare => true,
-            // A session that lasts has kept the gate; a lease may be that of another process.
+            // A gate that this session has passed is still ours; with leases, another process of the hold may have
+            // passed it.
             Purpose::Release(claim) if store.passed(claim).is_some() => false,
             Purpose::Release(_) => {
                 self.lifetime == Some(GateLifetime::Lease) || ledger.holders.iter().any(is_mine)
@@ -148,8 +149,8 @@ impl Facts {
         Ok(())
     }
 
-    /// Leaves the gate if the claim has passed it, and does not hold the lock in this ledger, or only for the rest of its
-    /// minimum hold time. Returns false if the gate was lost before: then it is to be decided anew.
+    /// Leaves the gate if the claim has passed it, and does not hold the lock in this ledger, or only for the rest of
+    /// its minimum hold time. Returns false if the gate was lost before; the decision must then be repeated.
     ///
     /// # Errors
     /// The store could not be queried.
@@ -169,12 +170,12 @@ impl Facts {
         if mine.is_some_and(|mine| mine.ended_at.is_none() || !has_lease) {
             return Ok(true);
         }
-        // Those who are inside the hold pass the gate themselves before their leases end.
+        // The processes inside the hold pass the gate themselves before their leases end.
         let kept = ledger.holders.iter().filter(|holder| has_lease && holder.gate == Some(gate));
         let ends = kept.filter_map(|holder| holder.lease_ends).max();
         let rest = ends.unwrap_or_default().saturating_sub(self.now.clock);
         let was_kept = store.leave_gate(claim, rest).await?;
-        // A claim that has passed it in vain may have to pass it again.
+        // A claim that passed the gate without being granted may have to pass it again.
         self.has_left = matches!(purpose, Purpose::Release(_));
         if !was_kept && (effect == Effect::Free || !rest.is_zero()) {
             self.loss = Some(Loss::Gone);

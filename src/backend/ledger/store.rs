@@ -107,7 +107,7 @@ pub struct Done<T> {
     pub fencing: Option<FencingToken>,
     /// The length of the lease of a grant, if only its write has shown it.
     pub lease: Option<Duration>,
-    /// Why the ledger could not be stored, if the change counts nevertheless.
+    /// Why the ledger could not be stored, if the change is valid all the same.
     pub unwritten: Option<String>,
 }
 

@@ -243,7 +243,7 @@ fn busy(known: &Known) -> Busy {
 
 /// The item is changed too often by others.
 fn disputed(name: &LockName) -> StoreError {
-    let reason = format!("{name}: other clients change its item all the time");
+    let reason = format!("{name}: too many other clients change the item of this lock at the same time");
     StoreError::Unavailable { reason, maybe_applied: false, outlook: Outlook::Transient }
 }
 

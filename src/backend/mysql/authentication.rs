@@ -74,7 +74,7 @@ impl Method {
 }
 
 /// Returns the password as it is sent when the server has no digest of it yet. A public key to encrypt it with is never
-/// asked for: without TLS, whoever answers could give its own.
+/// requested: without TLS, a man in the middle could send another one.
 ///
 /// # Errors
 /// Others could read it.

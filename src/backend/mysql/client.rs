@@ -20,9 +20,9 @@ use crate::clock::Moment;
 /// statement runs, and no longer; a session ends with its connection.
 const SETTINGS: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE; SET SESSION autocommit = 1, \
                         sql_mode = 'STRICT_ALL_TABLES', innodb_lock_wait_timeout = 5, wait_timeout = ";
-/// Asks whether the server has become a replica. A user with rights above `read_only` can write there nevertheless, so
-/// that only this tells it. Sent behind the writes that it is about: what was written before is known to a server that
-/// takes over in good order.
+/// Asks whether the server has become a replica. A user whose rights override `read_only` gets no error from a write
+/// there, so it must be asked. The question follows the writes in the same request: after an orderly switchover, the
+/// new primary has all writes that precede it.
 pub(super) const READ_ONLY: &str = "SELECT @@GLOBAL.read_only";
 /// The longest time in seconds that a session waits for a request.
 pub(super) const IDLE_LIMIT: u64 = 28_800;
@@ -313,7 +313,7 @@ fn is_on(row: &Row) -> bool {
 /// Takes the answer to [`READ_ONLY`] from the end of the results.
 ///
 /// # Errors
-/// The server is read-only. What was written before counts nowhere else.
+/// The server is read-only: writes before this answer may be missing on the new primary.
 pub(super) fn still_primary(outcomes: &mut Vec<Outcome>) -> Result<(), StoreError> {
     match outcomes.pop() {
         Some(Outcome::Rows(rows)) if rows.len() == 1 => match rows.iter().any(is_on) {

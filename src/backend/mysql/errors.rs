@@ -168,7 +168,7 @@ pub(super) fn read_only() -> StoreError {
     }
 }
 
-/// Likewise, noticed after a request that the server has carried out nevertheless.
+/// Likewise, noticed after a request that the server has carried out.
 pub(super) fn demoted() -> StoreError {
     match read_only() {
         StoreError::Unavailable { reason, outlook, .. } => {

@@ -47,7 +47,7 @@ const VERIFY_CA: &str = "verify_ca";
 pub(super) enum Encryption {
     /// Never.
     Disabled,
-    /// If the server can do it; its identity is not verified. The default, as it is theirs.
+    /// If the server supports TLS; its identity is not verified. The default, as in these clients.
     Preferred,
     /// Always; its identity is not verified.
     Required,

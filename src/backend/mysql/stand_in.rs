@@ -1,6 +1,6 @@
-//! What is found in place of a table: a view that asks for the rights of its invoker runs stored functions of whoever has
-//! created it with the rights of whoever reads it. Nothing else of a table does: triggers run with the rights of their
-//! definer, and neither generated columns nor defaults nor checks can call stored functions
+//! What is found in place of a table: a view with SQL SECURITY INVOKER runs stored functions of its creator with the
+//! rights of its reader. Nothing else of a table does: triggers run with the rights of their definer, and neither
+//! generated columns nor defaults nor checks can call stored functions
 //! (<https://dev.mysql.com/doc/refman/9.4/en/stored-objects-security.html>).
 
 use std::fmt;

@@ -221,7 +221,7 @@ impl DocumentStore for MysqlStore {
                 }
             }
             Err(failure) if errors::is_duplicate(&failure) => return Ok(false),
-            // To be decided anew, without the table.
+            // The decision is repeated, without the table.
             Err(_) if self.client.denied.is_some() => return Ok(false),
             Err(failure) => return Err(failure.into()),
         }

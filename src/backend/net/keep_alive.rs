@@ -42,8 +42,8 @@ pub fn start(tcp: &TcpStream) {
     let _ = setsockopt(tcp, sockopt::TcpUserTimeout, &UNANSWERED_MS);
 }
 
-/// Makes a connection live as long as a lease of this length whose session is a lock: a shorter outage ends the session of
-/// no holder. The server is asked so often that its silence is noticed nevertheless. Zero undoes that.
+/// Makes a connection live as long as a lease of this length whose session is a lock: a shorter outage ends the session
+/// of no holder. Probes are sent often enough to notice a silent server in time. Zero undoes that.
 pub fn outlast(socket: BorrowedFd<'_>, ttl: Duration) {
     // It applies to probes as well, whatever their number (tcp(7)). A Unix socket rejects these options, and needs none.
     let _ = setsockopt(&socket, sockopt::TcpUserTimeout, &unanswered_ms(ttl));

@@ -13,8 +13,8 @@ const DANGEROUS: [(i32, &str); 3] =
     [(4, "create nodes in it"), (8, "delete nodes in it"), (16, "change its ACL")];
 
 impl ZooKeeperStore {
-    /// Reports the directories, from the root to the one of the locks, in which any client may create or delete nodes. ACLs
-    /// are not inherited: whoever may change a directory needs no permission for the nodes in it.
+    /// Reports the directories, from the root to the one of the locks, in which any client may create or delete nodes.
+    /// ACLs are not inherited: a client that may change a directory needs no permission for the nodes in it.
     ///
     /// # Errors
     /// The store could not be queried.

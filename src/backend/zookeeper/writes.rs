@@ -138,7 +138,7 @@ impl EntryStore for ZooKeeperStore {
             let Some(reply) = replies.last() else { return Ok(()) };
             self.take_beside(name, reply)?;
         }
-        Err(StoreError::unanswered(format!("{name}: other clients change {path} all the time")))
+        Err(StoreError::unanswered(format!("{name}: too many other clients change {path} at the same time")))
     }
 
     async fn watch(&mut self, name: &LockName, watch: &[Watch], since: u64) -> Result<bool, StoreError> {
@@ -251,7 +251,8 @@ impl ZooKeeperStore {
         let stat = stat.unwrap_or(Stat { czxid: zxid, mzxid: zxid, owner, ..Stat::default() });
         let node = Node { number, name };
         let is_ahead = |other: &String| parse(other).is_some_and(|(number, _)| number < node.number);
-        // A token that was raised above the orders of nodes, or given before the store lost them, decides.
+        // If the last token is above the orders of nodes, because it was raised or the store has lost data, the next
+        // one follows from it.
         let is_next = self.beside.as_ref().is_none_or(|beside| beside.value.fencing_token < revision);
         let is_first = alone.is_some() && is_next && !children.reader().texts()?.iter().any(is_ahead);
         let mut stored = Stored { stat, value: Some(waiting.clone()) };
