@@ -5,25 +5,21 @@ use std::time::Duration;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use sha2::{Digest, Sha256};
 
-use super::store::MemcachedStore;
-use crate::backend;
-use crate::backend::admin::LockAdmin;
-use crate::backend::location::{Demand, Policy};
 use crate::backend::net::{Address, Security, TlsSettings};
 use crate::backend::url::{Environment, REQUIRE_VERIFIED_TLS, Url, UrlError};
 use crate::hex;
-use crate::lock::{LockName, Mode};
+use crate::lock::LockName;
 
 const DEFAULT_PORT: u16 = 11211;
 const DEFAULT_PREFIX: &str = "dlock:";
 /// What the keys begin with that only dlock knows.
-const RESERVED: &str = "dlock#";
+pub(super) const RESERVED: &str = "dlock#";
 /// The longest key that a server accepts (`doc/protocol.txt`).
 const LONGEST_KEY: usize = 250;
 /// What cannot be part of a key, and what marks an encoded character.
 const ENCODED: &AsciiSet = &CONTROLS.add(b' ').add(b'%');
 /// A lease is longer by two seconds at the server; shorter ones would be mostly that.
-const SHORTEST_LEASE: Duration = Duration::from_secs(3);
+pub(super) const SHORTEST_LEASE: Duration = Duration::from_secs(3);
 const OPTIONS: &[&str] = &[
     "prefix",
     "username",
@@ -41,8 +37,8 @@ const OPTIONS: &[&str] = &[
 pub struct Location {
     pub(super) server: Address,
     pub(super) security: Security,
-    prefix: String,
-    display: String,
+    pub(super) prefix: String,
+    pub(super) display: String,
 }
 
 impl Location {
@@ -112,64 +108,6 @@ impl Location {
         }
         let digest = Sha256::digest(exact.as_bytes());
         format!("{RESERVED}sha256:{}", hex::encode(&digest))
-    }
-}
-
-impl backend::Location for Location {
-    fn display(&self) -> &str {
-        &self.display
-    }
-
-    fn check_login(&self) -> Result<(), UrlError> {
-        self.security.check_login(None)
-    }
-
-    fn check_name(&self, name: &LockName) -> Result<(), UrlError> {
-        match format!("{}{name}", self.prefix).starts_with(RESERVED) {
-            true => {
-                let text = format!("its key would begin with {RESERVED}, which dlock keeps for itself");
-                Err(UrlError::new(text))
-            }
-            false => Ok(()),
-        }
-    }
-
-    fn keeps_leases(&self) -> bool {
-        true
-    }
-
-    fn refuses(&self, demand: Demand) -> Option<&'static str> {
-        match demand {
-            Demand::Mode(Mode::Shared | Mode::Slots(_)) => {
-                Some("a lock on Memcached has one holder: take it exclusively, or use another store")
-            }
-            Demand::Lease(lease) if lease < SHORTEST_LEASE => {
-                Some("Memcached counts leases in whole seconds, and not exactly: at least 3s")
-            }
-            Demand::OncePer => Some("Memcached keeps nothing of a run that has ended: use another store"),
-            Demand::FencingTokens => Some("Memcached has no fencing tokens: use another store"),
-            Demand::List => Some("Memcached cannot list its locks: name each of them"),
-            Demand::History => Some("Memcached keeps no history: use another store"),
-            Demand::Mode(Mode::Exclusive) | Demand::Lease(_) => None,
-        }
-    }
-
-    fn insecure(&self) -> Option<&'static str> {
-        self.security.warning()
-    }
-
-    fn unverified(&self) -> Option<String> {
-        self.security.unverified()
-    }
-
-    fn policy(&self) -> Policy {
-        let note = "Memcached has no rights to grant: whoever can connect to it can remove every lock; let only these \
-                    hosts connect, or require a password with memcached -Y FILE";
-        Policy { commands: Vec::new(), note: note.to_owned() }
-    }
-
-    fn open(&self) -> Box<dyn LockAdmin> {
-        Box::new(MemcachedStore::new(self.clone()))
     }
 }
 
