@@ -1,11 +1,6 @@
 //! The location of an etcd cluster, parsed from a URL without contacting a server.
 
-use super::keys::{Keys, RESERVED};
-use super::policy::policy;
-use super::store::EtcdStore;
-use crate::backend;
-use crate::backend::admin::LockAdmin;
-use crate::backend::location::Policy;
+use super::keys::Keys;
 use crate::backend::net::{Address, Security, TlsSettings, distinct, list};
 use crate::backend::url::{Environment, REQUIRE_VERIFIED_TLS, Url, UrlError};
 use crate::lock::LockName;
@@ -13,7 +8,7 @@ use crate::lock::LockName;
 const DEFAULT_PORT: u16 = 2379;
 const DEFAULT_PREFIX: &str = "/dlock/";
 /// `user[:password]`, as `etcdctl` reads it.
-const USER_VARIABLE: &str = "ETCDCTL_USER";
+pub(super) const USER_VARIABLE: &str = "ETCDCTL_USER";
 const OPTIONS: &[&str] = &[
     "prefix",
     "username",
@@ -32,7 +27,7 @@ pub struct Location {
     pub(super) endpoints: Vec<Address>,
     pub(super) security: Security,
     pub(super) prefix: String,
-    display: String,
+    pub(super) display: String,
 }
 
 impl Location {
@@ -119,45 +114,5 @@ impl Location {
 
     pub(super) fn keys(&self, name: &LockName) -> Keys {
         Keys::new(&self.prefix, name)
-    }
-}
-
-impl backend::Location for Location {
-    fn display(&self) -> &str {
-        &self.display
-    }
-
-    fn check_login(&self) -> Result<(), UrlError> {
-        self.security.check_login(Some(USER_VARIABLE))
-    }
-
-    fn check_name(&self, name: &LockName) -> Result<(), UrlError> {
-        match self.keys(name).lock().starts_with(RESERVED.as_bytes()) {
-            true => {
-                let text = format!("its key would begin with {RESERVED}, which dlock keeps for itself");
-                Err(UrlError::new(text))
-            }
-            false => Ok(()),
-        }
-    }
-
-    fn keeps_leases(&self) -> bool {
-        true
-    }
-
-    fn insecure(&self) -> Option<&'static str> {
-        self.security.warning()
-    }
-
-    fn unverified(&self) -> Option<String> {
-        self.security.unverified()
-    }
-
-    fn policy(&self) -> Policy {
-        policy(self)
-    }
-
-    fn open(&self) -> Box<dyn LockAdmin> {
-        Box::new(EtcdStore::contender(self.clone()))
     }
 }
