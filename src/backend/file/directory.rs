@@ -4,12 +4,13 @@ use std::fs::File;
 
 use tokio::sync::mpsc::UnboundedSender;
 
+use super::errors::describe;
 use super::hold::{HeldFile, QueuePosition};
 use super::lock_file::{is_at, number_of, try_flock, try_flock_of, try_lock};
 use super::observation::Observation;
 use super::presence::{Role, Target, Watches};
 use super::sidecar::{PATIENCE, Sidecar};
-use super::{Location, describe, history, lock_file, sidecar, trust};
+use super::{Location, history, lock_file, sidecar, trust};
 use crate::backend::ledger::{
     Done, EXHAUSTED, Effect, Gate, GateMode, Ledger, Observed, Purpose, Step, Watch,
 };

@@ -8,11 +8,10 @@ use std::path::Path;
 use super::lock_file::{self, try_lock};
 use super::presence::{Role, announce, is_there, lock_content, unlock_content, withdraw};
 use super::trust::{OTHERS_WRITE, user};
-use super::{FileStore, Location, sidecar};
+use super::{Location, sidecar};
 use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Level, Question, p50_and_p99, short};
-use crate::backend::ledger::{Contender, GateMode};
-use crate::backend::race::{self, CLIENTS};
-use crate::backend::{StoreError, io_text};
+use crate::backend::ledger::GateMode;
+use crate::backend::{io_text, race};
 use crate::clock::Moment;
 
 /// How often the scratch lock is taken and released.
@@ -30,21 +29,6 @@ const STICKY: u32 = 0o1000;
 struct Scratch {
     locks: [File; 2],
     sidecars: [File; 2],
-}
-
-/// Lets several clients claim the same lock at once, then removes its files.
-///
-/// # Errors
-/// The lock files cannot be used; what is left of them is a free lock.
-pub(super) async fn race(location: &Location, diagnosis: &Diagnosis) -> Result<(), StoreError> {
-    let name = race::scratch_name();
-    let mut clients: Vec<_> =
-        (0..CLIENTS).map(|_| Contender::new(FileStore::new(location.clone()))).collect();
-    let result = race::race(&mut clients, &name, diagnosis).await;
-    for path in [location.lock_path(&name), location.sidecar_path(&name)] {
-        let _ = fs::remove_file(path);
-    }
-    result
 }
 
 /// Examines a directory; blocks as long as its file system does. Returns whether locks can be taken there.

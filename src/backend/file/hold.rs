@@ -6,10 +6,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::errors::describe;
 use super::lock_file::{is_at, try_lock};
 use super::presence::{Role, announce, withdraw};
+use super::sidecar;
 use super::sidecar::Sidecar;
-use super::{describe, sidecar};
 use crate::backend::ledger::{GateMode, HolderEntry};
 use crate::backend::{Loss, StoreError, io_text};
 use crate::clock::Moment;

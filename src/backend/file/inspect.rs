@@ -6,9 +6,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::directory::{LockDirectory, forget_other_boots};
+use super::errors::describe;
+use super::history;
 use super::observation::{Observation, now};
 use super::sidecar::{PATIENCE, Sidecar};
-use super::{describe, history};
 use crate::backend::StoreError;
 use crate::backend::ledger::{Ledger, Observed};
 use crate::clock::Moment;

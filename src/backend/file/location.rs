@@ -5,11 +5,8 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use super::{FileStore, describe};
+use super::errors::describe;
 use crate::backend::StoreError;
-use crate::backend::admin::LockAdmin;
-use crate::backend::ledger::Contender;
-use crate::backend::location::Policy;
 use crate::backend::url::{Environment, Url, UrlError};
 use crate::hex;
 use crate::lock::LockName;
@@ -19,9 +16,9 @@ use crate::lock::LockName;
 pub struct Location {
     pub(super) directory: PathBuf,
     /// dlock creates the default directory if it is missing, but not one that the user named.
-    is_default: bool,
-    suffix: String,
-    display: String,
+    pub(super) is_default: bool,
+    pub(super) suffix: String,
+    pub(super) display: String,
 }
 
 /// The directory of root's locks.
@@ -30,7 +27,7 @@ const SYSTEM_DIRECTORY: &str = "/var/lib/dlock";
 const USER_DIRECTORY: &str = ".local/state/dlock";
 const SUFFIX: &str = ".lock";
 const OPTIONS: &[&str] = &["suffix"];
-const SIDECAR_SUFFIX: &str = ".dlock";
+pub(super) const SIDECAR_SUFFIX: &str = ".dlock";
 /// No encoded name has a sidecar of this name: in such names a `%` is followed by two hex digits.
 const HISTORY_SUFFIX: &str = "%history.dlock";
 const DIGEST_PREFIX: &str = "%sha256-";
@@ -141,7 +138,7 @@ impl Location {
         self.directory.join(self.file_name(name, HISTORY_SUFFIX))
     }
 
-    fn file_name(&self, name: &LockName, suffix: &str) -> String {
+    pub(super) fn file_name(&self, name: &LockName, suffix: &str) -> String {
         encode(name, self.suffix.len()) + suffix
     }
 
@@ -167,67 +164,6 @@ impl Location {
         let name = percent_encoding::percent_decode_str(encoded).decode_utf8().ok()?;
         let name = LockName::new(&name).ok()?;
         (self.file_name(&name, "") == encoded).then_some(name)
-    }
-}
-
-impl crate::backend::Location for Location {
-    fn unverified(&self) -> Option<String> {
-        None
-    }
-
-    fn display(&self) -> &str {
-        &self.display
-    }
-
-    fn check_name(&self, name: &LockName) -> Result<(), UrlError> {
-        let file = self.file_name(name, &self.suffix);
-        if file.ends_with(SIDECAR_SUFFIX) {
-            return Err(UrlError::new(format!(
-                "its file {file} would be one of dlock's own ({SIDECAR_SUFFIX})"
-            )));
-        }
-        if file == "." || file == ".." {
-            return Err(UrlError::new("'.' and '..' are not file names"));
-        }
-        Ok(())
-    }
-
-    fn keeps_leases(&self) -> bool {
-        false
-    }
-
-    fn is_on_this_host(&self) -> bool {
-        true
-    }
-
-    /// A file system may have locks that are not managed by this host's kernel alone.
-    fn warning(&self) -> Option<String> {
-        let existing = self.directory.ancestors().find(|directory| directory.exists())?;
-        let kind = network_file_system(existing)?;
-        Some(format!(
-            "{} is on {kind}: the lock is only as good as the locks of that file system, and hosts may not see each other's",
-            self.directory.display()
-        ))
-    }
-
-    /// Users who share locks share the directory by its group; new files in it take its group.
-    fn policy(&self) -> Policy {
-        let directory = self.directory.display().to_string().replace('\'', "'\\''");
-        let (options, note) = match self.is_default {
-            true => (
-                "-m 0700",
-                "the first run makes this directory itself; users who share locks have to name another",
-            ),
-            false => (
-                "-m 2770 -g GROUP",
-                "run this as root, with the group of the users who share locks filled in",
-            ),
-        };
-        Policy { commands: vec![format!("install -d {options} '{directory}'")], note: note.to_owned() }
-    }
-
-    fn open(&self) -> Box<dyn LockAdmin> {
-        Box::new(Contender::new(FileStore::new(self.clone())))
     }
 }
 
