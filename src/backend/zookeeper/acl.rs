@@ -3,7 +3,7 @@
 use super::connection::Reply;
 use super::errors::Code;
 use super::message::Request;
-use super::{ADMIN_SESSION, ZooKeeperStore};
+use super::store::{ADMIN_SESSION, ZooKeeperStore};
 use crate::backend::StoreError;
 use crate::backend::diagnosis::{Diagnosis, Finding};
 

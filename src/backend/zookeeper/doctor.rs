@@ -8,7 +8,7 @@ use super::client::Client;
 use super::heartbeats::lease_of;
 use super::location::{BESIDE_NODE, Location};
 use super::message::Request;
-use super::{ADMIN_SESSION, ZooKeeperStore};
+use super::store::{ADMIN_SESSION, ZooKeeperStore};
 use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question, version_of};
 use crate::backend::ledger::Contender;
 use crate::backend::net::reachability::{self, Remedies};

@@ -2,16 +2,10 @@
 
 use percent_encoding::percent_decode_str;
 
-use super::ZooKeeperStore;
 use super::connection::Connection;
 use super::message::Access;
-use super::policy::policy;
 use super::recipe::Recipe;
-use crate::backend;
 use crate::backend::StoreError;
-use crate::backend::admin::LockAdmin;
-use crate::backend::ledger::Contender;
-use crate::backend::location::Policy;
 use crate::backend::net::{Address, Security, TlsSettings, distinct, list, open};
 use crate::backend::url::{Environment, REQUIRE_VERIFIED_TLS, Url, UrlError};
 use crate::lock::LockName;
@@ -19,7 +13,7 @@ use crate::lock::LockName;
 const DEFAULT_PORT: u16 = 2181;
 const DEFAULT_PREFIX: &str = "/dlock/";
 /// What the names of dlock's own nodes in the directory of the locks begin with.
-const RESERVED: &str = "dlock#";
+pub(super) const RESERVED: &str = "dlock#";
 /// The node that has the documents beside the entries.
 pub(super) const BESIDE_NODE: &str = "dlock#beside";
 /// The node that is created and removed to read the clock.
@@ -51,7 +45,7 @@ pub struct Location {
     pub(super) directory: String,
     /// What the names of the nodes in the directory begin with.
     pub(super) stem: String,
-    display: String,
+    pub(super) display: String,
 }
 
 /// The paths of a lock.
@@ -170,49 +164,8 @@ impl Location {
     }
 }
 
-impl backend::Location for Location {
-    fn display(&self) -> &str {
-        &self.display
-    }
-
-    fn check_login(&self) -> Result<(), UrlError> {
-        self.security.check_login(None)
-    }
-
-    fn check_name(&self, name: &LockName) -> Result<(), UrlError> {
-        let path = self.paths(name).lock;
-        if path[self.directory.len()..].starts_with(RESERVED) {
-            return Err(UrlError::new(format!(
-                "its node would begin with {RESERVED}, which dlock keeps for itself"
-            )));
-        }
-        check_path(&path)
-    }
-
-    /// A lock ends with the session of its holder.
-    fn keeps_leases(&self) -> bool {
-        false
-    }
-
-    fn insecure(&self) -> Option<&'static str> {
-        self.security.warning()
-    }
-
-    fn unverified(&self) -> Option<String> {
-        self.security.unverified()
-    }
-
-    fn policy(&self) -> Policy {
-        policy(self)
-    }
-
-    fn open(&self) -> Box<dyn LockAdmin> {
-        Box::new(Contender::new(ZooKeeperStore::new(self.clone())))
-    }
-}
-
 /// Checks a path by the rules of ZooKeeper (`PathUtils.validatePath`).
-fn check_path(path: &str) -> Result<(), UrlError> {
+pub(super) fn check_path(path: &str) -> Result<(), UrlError> {
     let bad = |why: &str| Err(UrlError::new(format!("{path} is not a valid ZooKeeper path: {why}")));
     let parts: Vec<&str> = path.trim_end_matches('/').split('/').skip(1).collect();
     if path.contains("//") || parts.iter().any(|part| matches!(*part, "." | "..")) {

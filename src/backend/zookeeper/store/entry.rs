@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 
 use super::ZooKeeperStore;
-use super::node::{Candidate, version, wait_instead};
 use crate::backend::ledger::Ledger;
 use crate::backend::ledger::entries::Entry;
+use crate::backend::zookeeper::node::{Candidate, version, wait_instead};
 use crate::lock::Mode;
 
 impl ZooKeeperStore {

@@ -1,16 +1,16 @@
 //! What a claim changes: its own node, that of the hold that it runs in, and the document beside the entries.
 
-use super::connection::{Reply, Report};
-use super::errors::Code;
-use super::message::{FAILED_PART, Kind, Reader, Request, Stat};
-use super::node::{Node, Stored, version};
-use super::recipe::parse;
 use super::{OwnNode, ZooKeeperStore, no_chroot};
 use crate::backend::StoreError;
 use crate::backend::ledger::entries::{
     BESIDE, Entry, EntryStore, Fencing, Granting, Listing, Write, Written,
 };
 use crate::backend::ledger::{Ledger, Lifetime, Purpose, Watch};
+use crate::backend::zookeeper::connection::{Reply, Report};
+use crate::backend::zookeeper::errors::Code;
+use crate::backend::zookeeper::message::{FAILED_PART, Kind, Reader, Request, Stat};
+use crate::backend::zookeeper::node::{Node, Stored, version};
+use crate::backend::zookeeper::recipe::parse;
 use crate::lock::{LockName, Mode};
 use crate::random;
 

@@ -2,17 +2,17 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::connection::Reply;
-use super::errors::Code;
-use super::message::{Request, Stat};
-use super::node::{
-    Candidate, Document, Node, Stored, candidates, document, entitled, stored, version, wait_instead,
-};
 use super::writes::swap;
 use super::{BATCH, ZooKeeperStore, claim_of, lease_for};
 use crate::backend::StoreError;
 use crate::backend::ledger::entries::{BESIDE, Entry, Listing};
 use crate::backend::ledger::{HolderEntry, Ledger, Now, Purpose, WaiterEntry};
+use crate::backend::zookeeper::connection::Reply;
+use crate::backend::zookeeper::errors::Code;
+use crate::backend::zookeeper::message::{Request, Stat};
+use crate::backend::zookeeper::node::{
+    Candidate, Document, Node, Stored, candidates, document, entitled, stored, version, wait_instead,
+};
 use crate::lock::{LockName, Mode};
 
 /// How many holders a claim is shown.

@@ -5,13 +5,13 @@ use std::collections::HashSet;
 
 use sha2::{Digest, Sha256};
 
-use super::connection::Reply;
-use super::errors::Code;
-use super::location::INSIDE_NODE;
-use super::message::{Kind, Request};
 use super::{BATCH, ZooKeeperStore};
 use crate::backend::StoreError;
 use crate::backend::ledger::entries::{BESIDE, Entry, Write};
+use crate::backend::zookeeper::connection::Reply;
+use crate::backend::zookeeper::errors::Code;
+use crate::backend::zookeeper::location::INSIDE_NODE;
+use crate::backend::zookeeper::message::{Kind, Request};
 use crate::hex;
 
 impl ZooKeeperStore {
