@@ -18,6 +18,7 @@ mod recipe;
 mod redirect;
 mod redlock;
 mod reply;
+mod result;
 mod rights;
 mod route;
 mod script;
@@ -81,7 +82,7 @@ impl Backend for RedisStore {
                 reply => reply?,
             };
             self.untracked = false;
-            let renewal = reply::renewal(&reply.outcome, claim.ttl)?;
+            let renewal = result::renewal(&reply.outcome, claim.ttl)?;
             let last_server = std::mem::replace(&mut self.held_on, self.route.server().cloned());
             let is_replaced = last_server.is_some() && last_server != self.held_on;
             Ok(if is_replaced { renewal.after_fail_over() } else { renewal })
@@ -98,7 +99,7 @@ impl Backend for RedisStore {
             let keys = self.keys(&claim.name);
             let request = release(&keys, claim, rest, ending);
             let reply = self.request(&request, RequestOptions::default()).await?;
-            let release = reply::release(reply);
+            let release = result::release(reply);
             match !self.route.confirm_server(&self.location).await && self.route.is_replaced() {
                 true => Err(route::replaced()),
                 false => release,

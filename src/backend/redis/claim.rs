@@ -9,7 +9,8 @@ use super::connection::{Connection, RequestOptions, server_error};
 use super::errors::refusal;
 use super::keys::Keys;
 use super::redirect::Asking;
-use super::reply::{self, LockReply, Outcome, nonsense, number};
+use super::reply::{LockReply, Outcome, nonsense, number};
+use super::result;
 use super::script::{Acquire, Operation, ScriptRequest, ScriptSuccess, json, millis};
 use super::store::RedisStore;
 use crate::backend::{Again, Attempt, Backend, Busy, Ending, Intent, StoreError};
@@ -45,7 +46,7 @@ impl RedisStore {
         let mut tracking = intent == Intent::TakeNow || self.is_tracking();
         loop {
             let reply = self.request_lock(claim, intent, tracking, AsNode::default()).await?;
-            let attempt = reply::attempt(reply.outcome, claim.once_per, &self.location)?;
+            let attempt = result::attempt(reply.outcome, claim.once_per, &self.location)?;
             if let Attempt::Granted(_) = attempt {
                 self.await_replicas(claim).await?;
             }

@@ -266,6 +266,7 @@ mod tests {
     use super::*;
     use crate::backend::redis::location::tests::location;
     use crate::backend::redis::reply::{self, LockReply};
+    use crate::backend::redis::result;
     use crate::random::Xorshift;
 
     /// Plausible replies of a server, to be corrupted.
@@ -318,7 +319,7 @@ mod tests {
             if let Ok(CommandReply::Value(value)) = reply_to(&bytes, channel)
                 && let Ok(reply) = reply::read::<LockReply>(&value)
             {
-                let _ = reply::attempt(reply.outcome, None, &location("redis://h").expect("good"));
+                let _ = result::attempt(reply.outcome, None, &location("redis://h").expect("good"));
             }
         }
     }

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use crate::backend::admin::OTHER_FORMAT;
 use crate::backend::redis::keys::Keys;
 use crate::backend::redis::recipe::Recipe;
-use crate::backend::redis::reply::{HolderRecord, hint, mode_of, revocation, time};
+use crate::backend::redis::reply::{HolderRecord, mode_of, revocation, time};
+use crate::backend::redis::result::hint;
 use crate::lock::{Holder, Identity, LockName, LockState, NotedRecord, Success, Unknown, Waiter};
 
 /// Asks for the state of some locks.
