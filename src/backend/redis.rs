@@ -4,6 +4,7 @@
 //!
 //! What those clients do not know (the holder, the fencing counter) is stored in side keys under a reserved prefix.
 
+mod backend;
 mod claim;
 mod cluster;
 mod connection;
@@ -26,138 +27,88 @@ mod sentinel;
 mod slot;
 mod store;
 
-use std::time::Duration;
-
-use self::claim::{release, text_of};
-use self::connection::{PushEvent, RequestOptions};
+use self::keys::RESERVED;
 pub use self::location::Location;
+use self::location::{PASSWORD_VARIABLE, Topology};
 use self::redlock::RedlockStore;
-use self::script::{Operation, ScriptRequest, millis};
 use self::store::RedisStore;
 use super::admin::LockAdmin;
-use super::{
-    Attempt, Backend, CLAIM_WITHIN, Change, Ending, Hazard, Intent, Location as _, Release, Renewal, Reply,
-    StoreError,
-};
-use crate::lock::{Claim, LockName, Mode, Record};
+use super::location::{Demand, Policy};
+use super::net::Address;
+use super::url::UrlError;
+use crate::lock::{LockName, Mode};
 
-impl Backend for RedisStore {
+impl super::Location for Location {
     fn display(&self) -> &str {
-        self.location.display()
+        &self.display
     }
 
-    fn connect(&mut self) -> Reply<'_, Result<(), StoreError>> {
-        Box::pin(async {
-            if self.connection.is_none() || self.route.is_replaced() {
-                self.connection = None;
-                self.connection = Some(self.route.open(&self.location, self.old_protocol).await?);
-            }
-            Ok(())
-        })
+    fn check_login(&self) -> Result<(), UrlError> {
+        self.security.check_login(Some(PASSWORD_VARIABLE))?;
+        let sentinel = &self.sentinel_credentials;
+        match sentinel.username().is_some() && !sentinel.has_password() {
+            true => Err(UrlError::new("sentinel_username= without a password: add sentinel_password_file=")),
+            false => Ok(()),
+        }
     }
 
-    fn try_acquire<'a>(
-        &'a mut self,
-        claim: &'a Claim,
-        intent: Intent,
-    ) -> Reply<'a, Result<Attempt, StoreError>> {
-        Box::pin(self.acquire(claim, intent))
+    /// Rejects a name whose key would be reserved for dlock, or would be in the wrong slot of a cluster.
+    fn check_name(&self, name: &LockName) -> Result<(), UrlError> {
+        let key = format!("{}{name}", self.prefix());
+        if key.starts_with(RESERVED) {
+            return Err(UrlError::new(format!(
+                "its key would begin with {RESERVED}, which dlock keeps for itself"
+            )));
+        }
+        self.recipe.check_key(&key)?;
+        if self.is_cluster() { self.recipe.check_slot(&key) } else { Ok(()) }
     }
 
-    fn renew<'a>(&'a mut self, claim: &'a Claim, rest: Duration) -> Reply<'a, Result<Renewal, StoreError>> {
-        Box::pin(async move {
-            let keys = self.keys(&claim.name);
-            let renew = Operation::Renew { lease: millis(claim.ttl.max(rest)) };
-            let request = ScriptRequest::new(renew, &keys, claim.token.reveal());
-            let options = RequestOptions { tracking: true, ..RequestOptions::default() };
-            let reply = match self.request(&request, options).await {
-                // The lock's keys are being migrated between nodes of a cluster.
-                Err(error)
-                    if claim.mode == Mode::Exclusive
-                        && self.location.is_cluster()
-                        && error.is_transient() =>
-                {
-                    return self.renew_by_key(claim, claim.ttl.max(rest)).await;
-                }
-                reply => reply?,
-            };
-            self.untracked = false;
-            let renewal = result::renewal(&reply.outcome, claim.ttl)?;
-            let last_server = std::mem::replace(&mut self.held_on, self.route.server().cloned());
-            let is_replaced = last_server.is_some() && last_server != self.held_on;
-            Ok(if is_replaced { renewal.after_fail_over() } else { renewal })
-        })
+    fn keeps_leases(&self) -> bool {
+        true
     }
 
-    fn release<'a>(
-        &'a mut self,
-        claim: &'a Claim,
-        rest: Duration,
-        ending: Ending<'a>,
-    ) -> Reply<'a, Result<Release, StoreError>> {
-        Box::pin(async move {
-            let keys = self.keys(&claim.name);
-            let request = release(&keys, claim, rest, ending);
-            let reply = self.request(&request, RequestOptions::default()).await?;
-            let release = result::release(reply);
-            match !self.route.confirm_server(&self.location).await && self.route.is_replaced() {
-                true => Err(route::replaced()),
-                false => release,
-            }
-        })
+    fn refuses(&self, demand: Demand) -> Option<&'static str> {
+        (self.is_redlock() && matches!(demand, Demand::Mode(Mode::Slots(_)))).then_some(
+            "a majority of nodes cannot count slots: of 5 nodes with 2 slots each, 3 holders have a majority; use one \
+             server, or --slots 1",
+        )
     }
 
-    fn record<'a>(&'a mut self, name: &'a LockName, record: &'a Record) -> Reply<'a, Result<(), StoreError>> {
-        Box::pin(async move {
-            let keys = self.keys(name);
-            let operation = Operation::Record { record: text_of(record) };
-            let history = if record.has_held() { &keys.history } else { &keys.missed };
-            let request = ScriptRequest { operation, keys: &keys, token: "", history };
-            self.request(&request, RequestOptions::default()).await.map(drop)
-        })
+    fn warning(&self) -> Option<String> {
+        let Topology::Redlock(nodes) = &self.topology else { return None };
+        match nodes.len() {
+            1 => Some(
+                "1 node tolerates no loss: this is a single Redis; name 3 or 5 independent masters"
+                    .to_owned(),
+            ),
+            2 => Some("2 nodes tolerate no loss, as 1 does: name 3 or 5 independent masters".to_owned()),
+            even if even % 2 == 0 => Some(format!(
+                "{even} nodes tolerate the loss of {}, as {} do: one more, or one less, is better",
+                even / 2 - 1,
+                even - 1
+            )),
+            _ => None,
+        }
     }
 
-    fn hazard(&self) -> Option<Hazard> {
-        self.eviction.clone().map(Hazard::Eviction)
+    fn insecure(&self) -> Option<&'static str> {
+        self.security.warning()
     }
 
-    fn fails_over(&self) -> bool {
-        self.route.fails_over()
+    fn unverified(&self) -> Option<String> {
+        let is_local = matches!(self.topology, Topology::Server(Address::Socket(_)));
+        self.security.unverified().filter(|_| !is_local)
     }
 
-    fn changed(&mut self) -> Reply<'_, Change> {
-        Box::pin(async {
-            if self.untracked {
-                // One more renewal enables the notifications.
-                self.untracked = false;
-                return Change::Touched;
-            }
-            if self.discover_nodes().await.is_err() {
-                return Change::Disconnected;
-            }
-            let Some(connection) = &mut self.connection else { return std::future::pending().await };
-            let event = tokio::select! {
-                event = connection.changed() => event,
-                () = self.route.wait_until_replaced() => None,
-            };
-            match event {
-                Some(PushEvent::Called) => Change::OurTurn,
-                Some(PushEvent::Next) => Change::Soon(CLAIM_WITHIN),
-                Some(PushEvent::Look) => Change::Soon(CLAIM_WITHIN * 4),
-                Some(PushEvent::Touched) => Change::Touched,
-                None => {
-                    self.connection = None;
-                    Change::Disconnected
-                }
-            }
-        })
+    fn policy(&self) -> Policy {
+        policy::policy(self)
     }
-}
 
-/// Returns the store of a location.
-fn open(location: &Location) -> Box<dyn LockAdmin> {
-    match location.is_redlock() {
-        true => Box::new(RedlockStore::new(location.clone())),
-        false => Box::new(RedisStore::new(location.clone())),
+    fn open(&self) -> Box<dyn LockAdmin> {
+        match self.is_redlock() {
+            true => Box::new(RedlockStore::new(self.clone())),
+            false => Box::new(RedisStore::new(self.clone())),
+        }
     }
 }

@@ -4,16 +4,11 @@ mod topology;
 mod url;
 
 pub(super) use self::topology::Topology;
-use self::url::PASSWORD_VARIABLE;
-use super::keys::{Index, Keys, RESERVED};
-use super::policy::policy;
+pub(super) use self::url::PASSWORD_VARIABLE;
+use super::keys::{Index, Keys};
 use super::recipe::Recipe;
-use crate::backend;
-use crate::backend::admin::LockAdmin;
-use crate::backend::location::{Demand, Policy};
 use crate::backend::net::{Address, Credentials, Security};
-use crate::backend::url::UrlError;
-use crate::lock::{LockName, Mode};
+use crate::lock::LockName;
 
 /// Redis servers that store locks, and how to connect to them.
 #[derive(Clone)]
@@ -29,79 +24,7 @@ pub struct Location {
     pub(super) wait_replicas: u32,
     /// The server is to speak RESP3.
     pub(super) resp3: bool,
-    display: String,
-}
-
-impl backend::Location for Location {
-    fn display(&self) -> &str {
-        &self.display
-    }
-
-    fn check_login(&self) -> Result<(), UrlError> {
-        self.security.check_login(Some(PASSWORD_VARIABLE))?;
-        let sentinel = &self.sentinel_credentials;
-        match sentinel.username().is_some() && !sentinel.has_password() {
-            true => Err(UrlError::new("sentinel_username= without a password: add sentinel_password_file=")),
-            false => Ok(()),
-        }
-    }
-
-    /// Rejects a name whose key would be reserved for dlock, or would be in the wrong slot of a cluster.
-    fn check_name(&self, name: &LockName) -> Result<(), UrlError> {
-        let key = format!("{}{name}", self.prefix());
-        if key.starts_with(RESERVED) {
-            return Err(UrlError::new(format!(
-                "its key would begin with {RESERVED}, which dlock keeps for itself"
-            )));
-        }
-        self.recipe.check_key(&key)?;
-        if self.is_cluster() { self.recipe.check_slot(&key) } else { Ok(()) }
-    }
-
-    fn keeps_leases(&self) -> bool {
-        true
-    }
-
-    fn refuses(&self, demand: Demand) -> Option<&'static str> {
-        (self.is_redlock() && matches!(demand, Demand::Mode(Mode::Slots(_)))).then_some(
-            "a majority of nodes cannot count slots: of 5 nodes with 2 slots each, 3 holders have a majority; use one \
-             server, or --slots 1",
-        )
-    }
-
-    fn warning(&self) -> Option<String> {
-        let Topology::Redlock(nodes) = &self.topology else { return None };
-        match nodes.len() {
-            1 => Some(
-                "1 node tolerates no loss: this is a single Redis; name 3 or 5 independent masters"
-                    .to_owned(),
-            ),
-            2 => Some("2 nodes tolerate no loss, as 1 does: name 3 or 5 independent masters".to_owned()),
-            even if even % 2 == 0 => Some(format!(
-                "{even} nodes tolerate the loss of {}, as {} do: one more, or one less, is better",
-                even / 2 - 1,
-                even - 1
-            )),
-            _ => None,
-        }
-    }
-
-    fn insecure(&self) -> Option<&'static str> {
-        self.security.warning()
-    }
-
-    fn unverified(&self) -> Option<String> {
-        let is_local = matches!(self.topology, Topology::Server(Address::Socket(_)));
-        self.security.unverified().filter(|_| !is_local)
-    }
-
-    fn policy(&self) -> Policy {
-        policy(self)
-    }
-
-    fn open(&self) -> Box<dyn LockAdmin> {
-        super::open(self)
-    }
+    pub(super) display: String,
 }
 
 impl Location {
@@ -155,7 +78,7 @@ impl Location {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::backend::url::Url;
+    use crate::backend::url::{Url, UrlError};
 
     pub fn location(text: &str) -> Result<Location, UrlError> {
         Location::from_url(&Url::parse(text)?, &|_| None)

@@ -7,7 +7,7 @@ use crate::backend::redis::recipe::Recipe;
 use crate::backend::url::{Environment, REQUIRE_VERIFIED_TLS, Url, UrlError};
 
 /// The password, when the URL has none.
-pub(super) const PASSWORD_VARIABLE: &str = "REDISCLI_AUTH";
+pub(in crate::backend::redis) const PASSWORD_VARIABLE: &str = "REDISCLI_AUTH";
 /// The options of a URL; the first two apply to sentinels only.
 const OPTIONS: &[&str] = &[
     "sentinel_username",

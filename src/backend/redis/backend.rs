@@ -1,0 +1,128 @@
+//! One server, or those of which one has the lock (behind Sentinel, in a Cluster), as a backend.
+
+use std::time::Duration;
+
+use super::claim::{release, text_of};
+use super::connection::{PushEvent, RequestOptions};
+use super::result;
+use super::route::replaced;
+use super::script::{Operation, ScriptRequest, millis};
+use super::store::RedisStore;
+use crate::backend::{
+    Attempt, Backend, CLAIM_WITHIN, Change, Ending, Hazard, Intent, Location as _, Release, Renewal, Reply,
+    StoreError,
+};
+use crate::lock::{Claim, LockName, Mode, Record};
+
+impl Backend for RedisStore {
+    fn display(&self) -> &str {
+        self.location.display()
+    }
+
+    fn connect(&mut self) -> Reply<'_, Result<(), StoreError>> {
+        Box::pin(async {
+            if self.connection.is_none() || self.route.is_replaced() {
+                self.connection = None;
+                self.connection = Some(self.route.open(&self.location, self.old_protocol).await?);
+            }
+            Ok(())
+        })
+    }
+
+    fn try_acquire<'a>(
+        &'a mut self,
+        claim: &'a Claim,
+        intent: Intent,
+    ) -> Reply<'a, Result<Attempt, StoreError>> {
+        Box::pin(self.acquire(claim, intent))
+    }
+
+    fn renew<'a>(&'a mut self, claim: &'a Claim, rest: Duration) -> Reply<'a, Result<Renewal, StoreError>> {
+        Box::pin(async move {
+            let keys = self.keys(&claim.name);
+            let renew = Operation::Renew { lease: millis(claim.ttl.max(rest)) };
+            let request = ScriptRequest::new(renew, &keys, claim.token.reveal());
+            let options = RequestOptions { tracking: true, ..RequestOptions::default() };
+            let reply = match self.request(&request, options).await {
+                // The lock's keys are being migrated between nodes of a cluster.
+                Err(error)
+                    if claim.mode == Mode::Exclusive
+                        && self.location.is_cluster()
+                        && error.is_transient() =>
+                {
+                    return self.renew_by_key(claim, claim.ttl.max(rest)).await;
+                }
+                reply => reply?,
+            };
+            self.untracked = false;
+            let renewal = result::renewal(&reply.outcome, claim.ttl)?;
+            let last_server = std::mem::replace(&mut self.held_on, self.route.server().cloned());
+            let is_replaced = last_server.is_some() && last_server != self.held_on;
+            Ok(if is_replaced { renewal.after_fail_over() } else { renewal })
+        })
+    }
+
+    fn release<'a>(
+        &'a mut self,
+        claim: &'a Claim,
+        rest: Duration,
+        ending: Ending<'a>,
+    ) -> Reply<'a, Result<Release, StoreError>> {
+        Box::pin(async move {
+            let keys = self.keys(&claim.name);
+            let request = release(&keys, claim, rest, ending);
+            let reply = self.request(&request, RequestOptions::default()).await?;
+            let release = result::release(reply);
+            match !self.route.confirm_server(&self.location).await && self.route.is_replaced() {
+                true => Err(replaced()),
+                false => release,
+            }
+        })
+    }
+
+    fn record<'a>(&'a mut self, name: &'a LockName, record: &'a Record) -> Reply<'a, Result<(), StoreError>> {
+        Box::pin(async move {
+            let keys = self.keys(name);
+            let operation = Operation::Record { record: text_of(record) };
+            let history = if record.has_held() { &keys.history } else { &keys.missed };
+            let request = ScriptRequest { operation, keys: &keys, token: "", history };
+            self.request(&request, RequestOptions::default()).await.map(drop)
+        })
+    }
+
+    fn hazard(&self) -> Option<Hazard> {
+        self.eviction.clone().map(Hazard::Eviction)
+    }
+
+    fn fails_over(&self) -> bool {
+        self.route.fails_over()
+    }
+
+    fn changed(&mut self) -> Reply<'_, Change> {
+        Box::pin(async {
+            if self.untracked {
+                // One more renewal enables the notifications.
+                self.untracked = false;
+                return Change::Touched;
+            }
+            if self.discover_nodes().await.is_err() {
+                return Change::Disconnected;
+            }
+            let Some(connection) = &mut self.connection else { return std::future::pending().await };
+            let event = tokio::select! {
+                event = connection.changed() => event,
+                () = self.route.wait_until_replaced() => None,
+            };
+            match event {
+                Some(PushEvent::Called) => Change::OurTurn,
+                Some(PushEvent::Next) => Change::Soon(CLAIM_WITHIN),
+                Some(PushEvent::Look) => Change::Soon(CLAIM_WITHIN * 4),
+                Some(PushEvent::Touched) => Change::Touched,
+                None => {
+                    self.connection = None;
+                    Change::Disconnected
+                }
+            }
+        })
+    }
+}
