@@ -3,11 +3,14 @@
 //! A change is decided on the value that was read, and stored if the version is still that; otherwise another client was
 //! faster, and the ledger is read again.
 
+mod gate;
+
 use std::future::Future;
 use std::time::Duration;
 
-use super::gate::{Facts, GateLifetime, Occupant};
-use super::observed::{GateMode, Now, Observed};
+use self::gate::Facts;
+pub use self::gate::Occupant;
+use super::observed::{GateLifetime, GateMode, Now, Observed};
 use super::store::{Done, EXHAUSTED, Effect, Purpose, Step, Watch};
 use super::value::{HolderEntry, Ledger};
 use crate::backend::{Outlook, StoreError};

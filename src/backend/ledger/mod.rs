@@ -10,7 +10,6 @@ mod contender;
 pub mod decide;
 pub mod document;
 pub mod entries;
-mod gate;
 mod grant;
 mod observed;
 pub mod outcomes;
@@ -22,7 +21,7 @@ mod value;
 mod view;
 
 pub use self::contender::Contender;
-pub use self::gate::{GateLifetime, Occupant};
-pub use self::observed::{Gate, GateMode, Lifetime, Now, Observed, Turns};
+pub use self::document::Occupant;
+pub use self::observed::{Gate, GateLifetime, GateMode, Lifetime, Now, Observed, Turns};
 pub use self::store::{Done, EXHAUSTED, Effect, LedgerStore, Purpose, Step, Watch};
 pub use self::value::{HolderEntry, Ledger, Unreadable, WaiterEntry};

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use super::gate::GateLifetime;
 use super::value::{HolderEntry, Ledger, WaiterEntry};
 use crate::backend::Loss;
 use crate::lock::{Claim, FencingToken, Grant, Holder, Mode};
@@ -32,6 +31,15 @@ pub enum Turns {
     Called,
     /// From the order alone: no client can change the entry of another.
     ByOrder,
+}
+
+/// What ends the passage of a holder that does not leave the gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GateLifetime {
+    /// The end of the session that has passed it: no other process can keep the gate.
+    Session,
+    /// A lease of its own, which can be set to a minimum hold time when its holder ends.
+    Lease,
 }
 
 /// How holders pass the gate: a lock outside of the ledger that foreign programs take too, such as `flock(2)`.

@@ -4,21 +4,12 @@
 //! A claim whose turn it is passes the gate before its grant is stored, and its hold ends when it loses the gate. An
 //! occupant of the gate that is not in the ledger is a foreign program.
 
-use super::document::DocumentStore;
-use super::observed::{Gate, GateMode, Now, Observed};
-use super::store::{Effect, Purpose};
-use super::value::{HolderEntry, Ledger};
+use super::DocumentStore;
+use crate::backend::ledger::observed::{Gate, GateLifetime, GateMode, Now, Observed};
+use crate::backend::ledger::store::{Effect, Purpose};
+use crate::backend::ledger::value::{HolderEntry, Ledger};
 use crate::backend::{Loss, StoreError};
 use crate::lock::{Claim, Holder, LockName, Mode};
-
-/// What ends the passage of a holder that does not leave the gate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GateLifetime {
-    /// The end of the session that has passed it: no other process can keep the gate.
-    Session,
-    /// A lease of its own, which can be set to a minimum hold time when its holder ends.
-    Lease,
-}
 
 /// A client that has passed the gate.
 #[derive(Clone, Debug, PartialEq, Eq)]
