@@ -8,7 +8,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
-use super::Security;
 use crate::backend::StoreError;
 
 /// How long a server may leave a TLS handshake unanswered before it is suspected to be without TLS.
@@ -27,11 +26,11 @@ const EMPTY_HELLO: &[u8] = &[HANDSHAKE, 3, 1, 0, 4, 1, 0, 0, 0];
 const REQUEST: &[u8] = b"srvr / HTTP/1.0\r\n\r\n";
 
 /// Resolves with the error if the server turns out to be without TLS while it leaves a TLS handshake unanswered.
-pub async fn without_tls(peer: Option<SocketAddr>, security: &Security) -> StoreError {
+pub async fn without_tls(peer: Option<SocketAddr>, other_scheme: &str) -> StoreError {
     sleep(SILENCE).await;
     match is_without_tls(peer).await {
         false => std::future::pending().await,
-        true => does_not_use_tls(security),
+        true => does_not_use_tls(other_scheme),
     }
 }
 
@@ -41,8 +40,8 @@ pub async fn is_without_tls(peer: Option<SocketAddr>) -> bool {
 }
 
 /// Returns the error for a server without TLS.
-pub fn does_not_use_tls(security: &Security) -> StoreError {
-    StoreError::Config(format!("the server does not use TLS: use {}://", security.other_scheme))
+pub fn does_not_use_tls(other_scheme: &str) -> StoreError {
+    StoreError::Config(format!("the server does not use TLS: use {}://", other_scheme))
 }
 
 /// Returns the error if the server, which has closed a connection without TLS before it sent anything, uses TLS.

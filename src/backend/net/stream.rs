@@ -62,14 +62,14 @@ pub async fn secure(
     // Where TLS is optional, a server without it is not an error.
     let peer = new_peer(&tcp, security).filter(|_| !session.is_optional());
     let begun = tokio::select! {
-        begun = session.begin(tcp, security) => match begun {
+        begun = session.begin(tcp, &security.other_scheme) => match begun {
             // Some servers close the connection instead of replying.
             Err(error) if error.outlook() == Outlook::Unknown && mismatch::is_without_tls(peer).await => {
-                return Err(mismatch::does_not_use_tls(security));
+                return Err(mismatch::does_not_use_tls(&security.other_scheme));
             }
             begun => begun?,
         },
-        error = mismatch::without_tls(peer, security) => return Err(error),
+        error = mismatch::without_tls(peer, &security.other_scheme) => return Err(error),
     };
     Ok(opened(begun))
 }
@@ -83,7 +83,7 @@ pub async fn upgrade(
     session: Session,
     security: &Security,
 ) -> Result<BoundedStream, StoreError> {
-    Ok(opened(session.begin(tcp, security).await?))
+    Ok(opened(session.begin(tcp, &security.other_scheme).await?))
 }
 
 fn opened(begun: Begun) -> BoundedStream {

@@ -22,8 +22,8 @@ use tokio_rustls::rustls::{CertificateError, ClientConfig, Error, InvalidMessage
 pub(super) use self::client_certificate::Identity;
 pub(super) use self::verifier::not_after;
 use self::verifier::{Verifier, is_ca_as_end_entity};
+use super::Address;
 use super::mismatch::does_not_use_tls;
-use super::{Address, Security};
 use crate::backend::url::UrlError;
 use crate::backend::{Outlook, StoreError, io_text};
 use crate::input;
@@ -166,18 +166,18 @@ impl Session {
         self.declined.is_some()
     }
 
-    /// Starts the session with a server.
+    /// Starts the session with a server. `other_scheme` is the one of URLs without TLS.
     ///
     /// # Errors
     /// The server does not prove its identity, does not use TLS, or rejects the client certificate.
-    pub(super) async fn begin(self, mut tcp: TcpStream, security: &Security) -> Result<Begun, StoreError> {
+    pub(super) async fn begin(self, mut tcp: TcpStream, other_scheme: &str) -> Result<Begun, StoreError> {
         if let Some((request, agreed)) = self.request {
             let broken = |error: io::Error| StoreError::unreachable(io_text(&error));
             tcp.write_all(request).await.map_err(broken)?;
             match tcp.read_u8().await.map_err(broken)? {
                 byte if byte == agreed => {}
                 byte if self.declined == Some(byte) => return Ok(Begun::Declined(tcp)),
-                _ => return Err(does_not_use_tls(security)),
+                _ => return Err(does_not_use_tls(other_scheme)),
             }
         }
         let error = match self.connector.connect(self.name, tcp).await {
@@ -189,7 +189,7 @@ impl Session {
         }
         let outlook = match tls_error(&error) {
             Some(Error::InvalidMessage(InvalidMessage::InvalidContentType)) => {
-                return Err(does_not_use_tls(security));
+                return Err(does_not_use_tls(other_scheme));
             }
             Some(Error::InvalidCertificate(_)) => Outlook::Permanent,
             _ => Outlook::Unknown,
