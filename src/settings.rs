@@ -27,7 +27,7 @@ pub use self::backends::{BackendSettings, Warning};
 pub use self::break_lock::{BreakArguments, BreakPlan};
 pub use self::command_line::{
     Command, CompletionsArguments, ManArguments, Request, ShellArgument, command,
-    command_with_common_options, parse, partial_common_arguments,
+    command_with_common_options, in_order, parse, partial_common_arguments,
 };
 pub use self::common_arguments::{CommonArguments, LogFormat};
 pub use self::configuration::Configuration;
@@ -37,7 +37,6 @@ pub use self::run::{MOST_NAMES, OutputFiles, RunArguments, RunPlan, known, progr
 pub use self::show::{ConfigArguments, ConfigCommand, Shown, ShownTable, ShownValue};
 pub use self::source::{Source, Sourced};
 pub use self::status::{StatusArguments, StatusPlan};
-pub use self::suggestion::in_order;
 pub use self::table::Settings;
 pub use self::target::StoreTarget;
 pub use self::tokens::{

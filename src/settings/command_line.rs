@@ -7,6 +7,7 @@ use clap::builder::Resettable;
 use clap::error::ErrorKind;
 use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
+use super::common_arguments::position_of_command;
 use super::rejected::{argument_of, one_line};
 use super::suggestion;
 use super::{
@@ -193,6 +194,35 @@ fn with_short_options(command: clap::Command) -> clap::Command {
     command.mut_subcommands(with_short_options)
 }
 
+/// Returns the command line with the command first: options of every command may also stand before it, and `help` and
+/// `version` mean `--help` and `--version`. The help of a word that is not a command is its man page.
+pub fn in_order(mut arguments: Vec<OsString>) -> Vec<OsString> {
+    let Some(at) = position_of_command(&arguments) else { return arguments };
+    let is_command = |word: &OsString| word.to_str().is_some_and(Command::has_subcommand);
+    match arguments[at].to_str() {
+        Some("help") => {
+            arguments.remove(at);
+            match position_of_command(&arguments) {
+                Some(at) if !is_command(&arguments[at]) => arguments.insert(at, "man".into()),
+                _ => arguments.push("--help".into()),
+            }
+            return in_order(arguments);
+        }
+        Some("version") => arguments[at] = "--version".into(),
+        Some("config") => {
+            let words = position_of_command(&arguments[at..]).map_or(1, |show| {
+                arguments[at + 1..=at + show].rotate_right(1);
+                2
+            });
+            arguments[1..at + words].rotate_right(words);
+        }
+        // Other words are repeated in the order in which they were typed.
+        _ if is_command(&arguments[at]) => arguments[1..=at].rotate_right(1),
+        _ => {}
+    }
+    arguments
+}
+
 /// Whether the first word is a command.
 fn is_command(own: &[OsString]) -> bool {
     own.get(1).and_then(|word| word.to_str()).is_some_and(Command::has_subcommand)
@@ -284,5 +314,36 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed() {
         <Cli>::command().debug_assert();
+    }
+
+    fn ordered(line: &str) -> String {
+        let words = in_order(line.split(' ').map(OsString::from).collect());
+        words.iter().map(|word| word.to_str().expect("text")).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn the_command_comes_first() {
+        for (typed, expected) in [
+            ("dlock -b file: config show x", "dlock config show -b file: x"),
+            ("dlock -b file: -b a config -q show x", "dlock config show -b file: -b a -q x"),
+            ("dlock config show -q", "dlock config show -q"),
+            ("dlock -q config", "dlock config -q"),
+            ("dlock -q nightly ./b", "dlock -q nightly ./b"),
+            ("dlock help redis", "dlock man redis"),
+            ("dlock -b file: run x -- true", "dlock run -b file: x -- true"),
+            (
+                "dlock -qb file: --log-format=json run x -- -b",
+                "dlock run -qb file: --log-format=json x -- -b",
+            ),
+            ("dlock --config c status", "dlock status --config c"),
+            ("dlock -vv", "dlock -vv"),
+            ("dlock --wait 5 run x", "dlock --wait 5 run x"),
+            ("dlock help", "dlock --help"),
+            ("dlock help config show", "dlock config show --help"),
+            ("dlock -q version", "dlock -q --version"),
+            ("dlock run help", "dlock run help"),
+        ] {
+            assert_eq!(ordered(typed), expected);
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgAction, Args, ValueEnum};
+use clap::{ArgAction, Args, Command, ValueEnum};
 
 use super::backends::wrong_url;
 use super::value::{checked, utf8};
@@ -75,4 +75,17 @@ impl CommonArguments {
             Err(error) => Err(wrong_url(&source, error)),
         }
     }
+}
+
+/// Returns the position of the first word that is neither an option of every command nor its value.
+pub(super) fn position_of_command(arguments: &[OsString]) -> Option<usize> {
+    // Nearly always; parsing takes longer.
+    if !arguments.get(1)?.as_encoded_bytes().starts_with(b"-") {
+        return Some(1);
+    }
+    let options = CommonArguments::augment_args(Command::new("dlock")).args_override_self(true);
+    let matches = options.allow_external_subcommands(true).try_get_matches_from(arguments).ok()?;
+    let (_command, rest) = matches.subcommand()?;
+    let rest = rest.get_many::<OsString>("").map_or(0, Iterator::count);
+    Some(arguments.len() - 1 - rest)
 }

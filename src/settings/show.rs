@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::backends::{Alias, Key, PASSWORD, PASSWORD_FILE};
 use super::configuration::above;
-use super::tables::LockTable;
+use super::table::LockTable;
 use super::target::checked_name;
 use super::{CommonArguments, Configuration, Settings, Source, Sourced};
 use crate::backend::registry;

@@ -3,9 +3,9 @@
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 
-use clap::{Args, Command, Subcommand};
+use clap::Command;
 
-use super::CommonArguments;
+use super::common_arguments::position_of_command;
 use crate::backend::registry;
 
 /// What other tools call a command: the words to type instead, separated by spaces.
@@ -21,48 +21,6 @@ const SYNONYMS: &[(&str, &[&str])] = &[
     ("unlock", &["release", "break"]),
     ("lock", &["run"]),
 ];
-
-/// Returns the command line with the command first: options of every command may also stand before it, and `help` and
-/// `version` mean `--help` and `--version`. The help of a word that is not a command is its man page.
-pub fn in_order(mut arguments: Vec<OsString>) -> Vec<OsString> {
-    let Some(at) = position_of_command(&arguments) else { return arguments };
-    let is_command = |word: &OsString| word.to_str().is_some_and(super::Command::has_subcommand);
-    match arguments[at].to_str() {
-        Some("help") => {
-            arguments.remove(at);
-            match position_of_command(&arguments) {
-                Some(at) if !is_command(&arguments[at]) => arguments.insert(at, "man".into()),
-                _ => arguments.push("--help".into()),
-            }
-            return in_order(arguments);
-        }
-        Some("version") => arguments[at] = "--version".into(),
-        Some("config") => {
-            let words = position_of_command(&arguments[at..]).map_or(1, |show| {
-                arguments[at + 1..=at + show].rotate_right(1);
-                2
-            });
-            arguments[1..at + words].rotate_right(words);
-        }
-        // Other words are repeated in the order in which they were typed.
-        _ if is_command(&arguments[at]) => arguments[1..=at].rotate_right(1),
-        _ => {}
-    }
-    arguments
-}
-
-/// Returns the position of the first word that is neither an option of every command nor its value.
-fn position_of_command(arguments: &[OsString]) -> Option<usize> {
-    // Nearly always; parsing takes longer.
-    if !arguments.get(1)?.as_encoded_bytes().starts_with(b"-") {
-        return Some(1);
-    }
-    let options = CommonArguments::augment_args(Command::new("dlock")).args_override_self(true);
-    let matches = options.allow_external_subcommands(true).try_get_matches_from(arguments).ok()?;
-    let (_command, rest) = matches.subcommand()?;
-    let rest = rest.get_many::<OsString>("").map_or(0, Iterator::count);
-    Some(arguments.len() - 1 - rest)
-}
 
 /// Returns what is wrong with a command line that does not begin with a command, and what was probably meant.
 /// `arguments` begin with the program's own name; `as_run` completes the words of a run.
@@ -188,40 +146,4 @@ fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<
     let distances = candidates.map(|known| (strsim::osa_distance(word, known), known));
     let (distance, known) = distances.min()?;
     (distance <= known.len() / 3).then_some(known)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn ordered(line: &str) -> String {
-        let words = in_order(line.split(' ').map(OsString::from).collect());
-        words.iter().map(|word| word.to_str().expect("text")).collect::<Vec<_>>().join(" ")
-    }
-
-    #[test]
-    fn the_command_comes_first() {
-        for (typed, expected) in [
-            ("dlock -b file: config show x", "dlock config show -b file: x"),
-            ("dlock -b file: -b a config -q show x", "dlock config show -b file: -b a -q x"),
-            ("dlock config show -q", "dlock config show -q"),
-            ("dlock -q config", "dlock config -q"),
-            ("dlock -q nightly ./b", "dlock -q nightly ./b"),
-            ("dlock help redis", "dlock man redis"),
-            ("dlock -b file: run x -- true", "dlock run -b file: x -- true"),
-            (
-                "dlock -qb file: --log-format=json run x -- -b",
-                "dlock run -qb file: --log-format=json x -- -b",
-            ),
-            ("dlock --config c status", "dlock status --config c"),
-            ("dlock -vv", "dlock -vv"),
-            ("dlock --wait 5 run x", "dlock --wait 5 run x"),
-            ("dlock help", "dlock --help"),
-            ("dlock help config show", "dlock config show --help"),
-            ("dlock -q version", "dlock -q --version"),
-            ("dlock run help", "dlock run help"),
-        ] {
-            assert_eq!(ordered(typed), expected);
-        }
-    }
 }

@@ -2,6 +2,8 @@
 //! configuration file, its default and its limits. The command line, the files, `dlock config show` and the
 //! completions are derived from it.
 
+mod lock_table;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,7 +11,7 @@ use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use serde_json::Value;
 use toml::de::DeValue;
 
-use super::tables::{LockTable, ranked};
+pub(super) use self::lock_table::{LockTable, ranked};
 use super::value::{OnLost, Setting, described, of_environment, of_flag};
 use super::{Source, Sourced};
 use crate::child::signals::StopSignal;

@@ -8,12 +8,11 @@ use toml::de::DeValue;
 use super::backends::{Alias, Key, PASSWORD, Warning, is_alias};
 use super::document::{Document, in_order};
 use super::source::{FileLocation, Source, Sourced};
-use super::table::Settings;
+use super::table::{LockTable, Settings};
 use super::value::{Setting, kind, scalar, text};
 use crate::backend::url::{REQUIRE_VERIFIED_TLS, has_password};
 use crate::exit::Failure;
 use crate::glob::Pattern;
-use crate::lock::LockName;
 
 /// The content of one file, or of several files merged.
 #[derive(Default)]
@@ -24,48 +23,6 @@ pub(super) struct Tables {
     pub(super) backends: Vec<Alias>,
     /// `[locks."PATTERN"]`
     pub(super) locks: Vec<LockTable>,
-}
-
-/// `[locks."PATTERN"]`
-pub(super) struct LockTable {
-    /// The pattern as written.
-    pub(super) text: String,
-    pub(super) pattern: Pattern,
-    /// Its first occurrence.
-    pub(super) place: FileLocation,
-    pub(super) settings: Settings,
-}
-
-impl LockTable {
-    /// Returns its rank among the tables that match a name: an exact name beats a pattern, and a longer pattern a shorter one.
-    pub(super) fn rank(&self) -> usize {
-        match self.pattern.literal().is_some() {
-            true => usize::MAX,
-            false => self.text.chars().count(),
-        }
-    }
-}
-
-/// Returns the value of a key for a lock: that of the first of these tables, in order of rank, that sets it.
-///
-/// # Errors
-/// Another table of the same rank sets it too (78).
-pub(super) fn ranked<'t, T>(
-    tables: &[&'t LockTable],
-    name: &LockName,
-    key: &str,
-    value: impl Fn(&'t Settings) -> Option<&'t Sourced<T>>,
-) -> Result<Option<&'t Sourced<T>>, Failure> {
-    let mut setting = tables.iter().filter_map(|table| Some((*table, value(&table.settings)?)));
-    let Some((best, known)) = setting.next() else { return Ok(None) };
-    match setting.next() {
-        Some((other, _)) if other.rank() == best.rank() => Err(known.source.failure(format!(
-            "NAME '{name}' matches [locks.\"{}\"] and [locks.\"{}\"] ({}) equally well, and both set this key: make one of the \
-             patterns longer, or set {key} in a table for this name",
-            best.text, other.text, other.place
-        ))),
-        _ => Ok(Some(known)),
-    }
 }
 
 const KEYS: &[&str] = &["backend", "require_server", REQUIRE_VERIFIED_TLS, "backends", "locks"];
