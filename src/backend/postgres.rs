@@ -14,6 +14,7 @@ mod doctor;
 mod encryption;
 mod errors;
 mod gate;
+mod greeting;
 mod inspection;
 mod key;
 mod location;
