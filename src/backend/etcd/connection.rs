@@ -70,7 +70,10 @@ impl Connection {
     /// Waits until the server has shown that it speaks HTTP/2, as a process that is stopped does not.
     pub(super) async fn greeted(&mut self) -> Result<(), StoreError> {
         match (&mut self.greeting).await {
-            Ok(greeting) if is_http2(&greeting) => Ok(()),
+            Ok(greeting) if is_http2(&greeting) => {
+                self.stranger = None;
+                Ok(())
+            }
             Ok(_) => Err(self.named(not_etcd()).await),
             Err(_) => Err(self.why_ended().await),
         }
@@ -96,15 +99,21 @@ impl Connection {
         let closed = StoreError::unreachable("the server closed the connection");
         let end = timeout(END, async {
             let mut stream = (&mut self.end).await.ok()?;
-            if let Ok(greeting) = self.greeting.try_recv() {
-                return (!is_http2(&greeting)).then(not_etcd);
-            }
             // A request may have failed before that was read.
-            let mut greeting = [0; GREETING];
-            match stream.read_exact(&mut greeting).await {
-                Ok(_) => (!is_http2(&greeting)).then(not_etcd),
-                Err(_) => stream.why_ended().await,
+            let mut read = [0; GREETING];
+            let greeting = match self.greeting.try_recv() {
+                Ok(greeting) => greeting,
+                Err(_) => match stream.read_exact(&mut read).await {
+                    Ok(_) => read.to_vec(),
+                    Err(_) => return stream.why_ended().await,
+                },
+            };
+            if is_http2(&greeting) {
+                // It is not of another kind.
+                self.stranger = None;
+                return None;
             }
+            Some(not_etcd())
         });
         match end.await.ok().flatten() {
             Some(denied @ StoreError::Denied(_)) => denied,

@@ -50,7 +50,9 @@ impl Connection {
         connection.authenticate(location).await?;
         // Without CAS all values are 0, and a request with 0 is carried out unconditionally.
         let probe = format!("ms {PROBE} 1 T60 c\r\n1\r\nms {PROBE} 1 T60 C{}\r\n2\r\n", u64::MAX);
-        match connection.request(probe.as_bytes(), 2).await?.as_slice() {
+        let lines = connection.request(probe.as_bytes(), 2).await?;
+        location.security.recognize(&location.server);
+        match lines.as_slice() {
             [Line::Done(Some(1..)), Line::Changed] => Ok(connection),
             [Line::Done(_), _] => Err(StoreError::Config(
                 "the server does not compare CAS values (memcached -C, or a proxy): locks need them".into(),
@@ -64,7 +66,9 @@ impl Connection {
         let credentials = &location.security.credentials;
         let Some(password) = credentials.password()? else { return Ok(()) };
         self.send(b"mn\r\n").await?;
-        match self.line().await? {
+        let line = self.line().await?;
+        location.security.recognize(&location.server);
+        match line {
             Line::Word(Word::Nothing) => return Ok(()),
             Line::Error(Failure::OfClient, _) => {}
             line => return Err(line.into_error()),

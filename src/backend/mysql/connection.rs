@@ -79,9 +79,12 @@ impl Connection {
             Socket::Unix(unix) => first_packet(unix).await?,
         };
         if first.first() == Some(&ERROR) {
-            return Err(errors::meaning(&ServerError::parse(&first)?));
+            let error = ServerError::parse(&first)?;
+            location.security.recognize(&location.address);
+            return Err(errors::meaning(&error));
         }
         let greeting = Greeting::parse(&first)?;
+        location.security.recognize(&location.address);
         let version = greeting.version.trim_start_matches("5.5.5-").to_owned();
         let oldest = if is_mariadb(&version) { OLDEST_MARIADB } else { OLDEST_MYSQL };
         let required = capability::PROTOCOL_41 | capability::SECURE_CONNECTION | capability::PLUGIN_AUTH;

@@ -67,7 +67,8 @@ impl Protocol {
     }
 
     /// Returns the result of the first exchange with a server; if it fails or takes long, and the server turns out to be
-    /// of another kind, the error that says so.
+    /// of another kind, the error that says so. A server that is recognized meanwhile ([`Security::recognize`]) is not
+    /// probed: it would log each probe as an error.
     ///
     /// # Errors
     /// As of the exchange, or the server is of another kind.
@@ -80,20 +81,21 @@ impl Protocol {
         if !security.is_stranger(address) {
             return exchange.await;
         }
+        let is_unknown = || !security.is_recognized(address);
         let silent = async {
             sleep(SILENCE).await;
-            match self.mismatch(address).await {
-                Some(error) => error,
-                None => std::future::pending().await,
+            match is_unknown() {
+                true => self.mismatch(address).await,
+                false => None,
             }
         };
         let result = tokio::select! {
             biased;
             result = exchange => result,
-            error = silent => return Err(error),
+            Some(error) = silent => return Err(error),
         };
         match result {
-            Err(error) if !matches!(error, StoreError::Denied(_)) => {
+            Err(error) if is_unknown() && !matches!(error, StoreError::Denied(_)) => {
                 Err(self.mismatch(address).await.unwrap_or(error))
             }
             result => result,

@@ -1,6 +1,6 @@
 //! How client and server prove their identity to each other: the URL options of every networked store.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,8 +19,8 @@ pub struct Security {
     pub other_scheme: String,
     /// The servers that a connection was opened to.
     known_servers: Arc<Mutex<HashSet<SocketAddr>>>,
-    /// The servers, as named, with which an exchange was begun.
-    named_servers: Arc<Mutex<HashSet<Address>>>,
+    /// The servers, as named, with which an exchange was begun, and whether they have spoken the expected protocol.
+    named_servers: Arc<Mutex<HashMap<Address, bool>>>,
     /// The password itself was sent to a server that has not proved its identity.
     has_exposed_password: Arc<AtomicBool>,
 }
@@ -47,7 +47,21 @@ impl Security {
     /// Notes a server before the first exchange with it, and returns whether it is new. Only then is it worth finding out
     /// whether it is of another kind, for the same reason.
     pub fn is_stranger(&self, server: &Address) -> bool {
-        self.named_servers.lock().unwrap_or_else(PoisonError::into_inner).insert(server.clone())
+        let mut servers = self.named_servers.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_new = !servers.contains_key(server);
+        servers.entry(server.clone()).or_default();
+        is_new
+    }
+
+    /// Notes that a server has spoken the expected protocol: whatever fails from now on, it is not of another kind.
+    pub fn recognize(&self, server: &Address) {
+        self.named_servers.lock().unwrap_or_else(PoisonError::into_inner).insert(server.clone(), true);
+    }
+
+    /// Returns whether that was noted, by any clone.
+    pub(super) fn is_recognized(&self, server: &Address) -> bool {
+        let servers = self.named_servers.lock().unwrap_or_else(PoisonError::into_inner);
+        servers.get(server).is_some_and(|recognized| *recognized)
     }
 
     /// Notes that the password itself is about to be sent to a server that has not proved its identity.

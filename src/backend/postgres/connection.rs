@@ -23,7 +23,7 @@ use super::errors;
 use super::greeting::{Greeting, Permission};
 use super::location::Location;
 use super::meter::{BUDGET, Meter};
-use crate::backend::net::{Address, BoundedStream, Protocol};
+use crate::backend::net::{Address, BoundedStream, Protocol, Security};
 use crate::backend::{StoreError, io_text};
 use crate::random;
 
@@ -107,7 +107,8 @@ impl Connection {
             is_private: location.is_private(address, &stream),
         };
         let (shared, greeting, meter) = (wire.clone(), Greeting::default(), Meter::default());
-        let stream = Wire { stream, shared, greeting, permission, meter, left: 0 };
+        let unrecognized = Some((location.security.clone(), address.clone()));
+        let stream = Wire { stream, unrecognized, shared, greeting, permission, meter, left: 0 };
         wire.refill();
         let (client, connection) = match config.connect_raw(stream, NoTls).await {
             Ok(opened) => opened,
@@ -216,6 +217,8 @@ impl Shared {
 /// The stream of a connection: bounds what the server sends, and reads what it says of itself first.
 struct Wire {
     stream: BoundedStream,
+    /// The server, until it has shown that it speaks this protocol.
+    unrecognized: Option<(Security, Address)>,
     shared: Arc<Shared>,
     greeting: Greeting,
     permission: Permission,
@@ -237,8 +240,13 @@ impl AsyncRead for Wire {
         }
         let before = buffer.filled().len();
         let result = Pin::new(&mut self.stream).poll_read(context, buffer);
-        let Wire { greeting, permission, .. } = &mut *self;
+        let Wire { greeting, permission, unrecognized, .. } = &mut *self;
         let read = greeting.read(&buffer.filled()[before..], permission);
+        if greeting.is_recognized
+            && let Some((security, address)) = unrecognized.take()
+        {
+            security.recognize(&address);
+        }
         let ended = matches!(result, Poll::Ready(Ok(()))) && buffer.filled().len() == before;
         let refusal = read.err().or_else(|| self.stream.refusal().filter(|_| ended));
         if let Some(refusal) = refusal {

@@ -22,6 +22,8 @@ pub(super) struct Greeting {
     /// The process and its secret.
     pub(super) key: Option<(u32, u32)>,
     has_begun: bool,
+    /// The first message has a plausible type and length.
+    pub(super) is_recognized: bool,
     has_authenticated: bool,
     is_over: bool,
 }
@@ -57,6 +59,7 @@ impl Greeting {
             if content > LONGEST_GREETING {
                 return Err(not_postgres());
             }
+            self.is_recognized = true;
             let needed = match first {
                 KEY => content.min(8),
                 AUTHENTICATION => content.min(4),

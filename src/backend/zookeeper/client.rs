@@ -8,7 +8,7 @@ use super::errors::expired;
 use super::heartbeats::{Heartbeats, lease_of, session_for};
 use super::location::Location;
 use super::message::{Reader, Request, write_connect};
-use crate::backend::net::{HEAD_START, Protocol, first_server};
+use crate::backend::net::{Address, HEAD_START, Protocol, first_server};
 use crate::backend::{Change, Location as _, StoreError};
 use crate::clock::Moment;
 use crate::random;
@@ -133,8 +133,9 @@ impl Client {
                 Some(connection) => connection,
                 None => location.open_connection(server).await?,
             };
-            let begin = begin_session(connection, location, session, last_zxid, ttl);
-            Protocol::ZooKeeper.first_exchange(&location.servers[server], &location.security, begin).await
+            let server = &location.servers[server];
+            let begin = begin_session(connection, location, server, session, last_zxid, ttl);
+            Protocol::ZooKeeper.first_exchange(server, &location.security, begin).await
         };
         match first_server(&mut self.server, location.servers.len(), HEAD_START, begin).await? {
             Some((connection, session)) => {
@@ -217,6 +218,7 @@ impl Client {
 async fn begin_session(
     connection: Connection,
     location: &Location,
+    server: &Address,
     session: Option<&Session>,
     last_zxid: i64,
     ttl: Duration,
@@ -240,6 +242,7 @@ async fn begin_session(
     let mut reader = Reader(&reply);
     let (_version, timeout_ms, id) = (reader.int()?, reader.int()?, reader.long()?);
     let password = reader.bytes()?.to_vec();
+    location.security.recognize(server);
     if timeout_ms <= 0 || id == 0 {
         return Ok(None);
     }

@@ -62,3 +62,26 @@ fn a_server_of_another_kind_is_named_and_is_78() {
     }
     assert!(wrong.is_empty(), "{}", wrong.concat());
 }
+
+/// A server that has spoken the protocol of the URL is not suspected: it would log each probe as an error.
+#[test]
+fn a_server_of_the_right_kind_that_fails_is_not_probed() {
+    /// A fatal error of PostgreSQL.
+    fn fatal(code: &str, text: &str) -> Vec<u8> {
+        let fields = format!("SFATAL\0C{code}\0M{text}\0\0");
+        let length = u32::try_from(fields.len() + 4).expect("it is short");
+        [b"E", &length.to_be_bytes()[..], fields.as_bytes()].concat()
+    }
+    let error = b"\xff\x69\x04Too many connections";
+    let refusal = [&[u8::try_from(error.len()).expect("it is short"), 0, 0, 0][..], error].concat();
+    for (url, server) in [
+        ("postgres://u@HOST/d?sslmode=disable", Fake::in_turns([fatal("3D000", "database does not exist")])),
+        ("memcached://HOST", Fake::in_turns(["HD c0\r\nHD\r\n"])),
+        ("mysql://u@HOST/d?ssl_mode=disabled", Fake::saying(refusal)),
+    ] {
+        let url = url.replace("HOST", &format!("127.0.0.1:{}", server.port()));
+        let output = Place::new().bare().args(["status", "-b", &url, "x"]).output();
+        assert!(matches!(output.exit, Exit::Code(69 | 78)), "{url}: {output:?}");
+        assert_eq!(server.connections(), 1, "{url}: {output:?}");
+    }
+}
