@@ -131,7 +131,8 @@ impl From<StoreError> for Unknown {
     fn from(error: StoreError) -> Unknown {
         match error {
             StoreError::Denied(why) => Unknown::Denied(why),
-            StoreError::Config(why) | StoreError::OtherServer(why) => Unknown::Unreadable(why),
+            StoreError::Config(why) => Unknown::Unreadable(why),
+            error @ StoreError::OtherServer { .. } => Unknown::Unreadable(error.to_string()),
             StoreError::Unavailable { reason, .. } => Unknown::Unanswered(reason),
         }
     }

@@ -93,7 +93,12 @@ impl Finding {
     /// Creates the finding that a server cannot be used because of this error.
     pub fn refusal(check: &'static str, error: &StoreError, remedy: &str) -> Finding {
         let consequence = format!("no lock can be taken: dlock run ends with {}", error.failure_kind() as u8);
-        Finding::problem(check, error.to_string(), consequence, remedy)
+        let found = match error {
+            // The remedy is one of the finding.
+            StoreError::OtherServer { found, .. } => found.clone(),
+            error => error.to_string(),
+        };
+        Finding::problem(check, found, consequence, remedy)
     }
 
     /// Creates the finding that the store cannot be used because of this error, with what is to be done about an error of
@@ -128,10 +133,10 @@ impl Finding {
 }
 
 /// Returns what is to be done about an error of a store, whatever the request was.
-pub(super) fn remedy_of(error: &StoreError) -> &'static str {
+pub(super) fn remedy_of(error: &StoreError) -> &str {
     match error {
         StoreError::Denied(_) => "grant the user the rights that dlock doctor --policy prints",
-        StoreError::OtherServer(_) => "check the scheme, the host and the port of the URL",
+        StoreError::OtherServer { remedy, .. } => remedy,
         StoreError::Config(_) => "see the error: correct the URL, or what it names in the store",
         StoreError::Unavailable { outlook: Outlook::Permanent, .. } => {
             "see the error: correct the configuration of the server, or of this client"

@@ -304,8 +304,13 @@ pub enum StoreError {
     #[error("{0}")]
     Config(String),
     /// The server is of another kind.
-    #[error("{0}")]
-    OtherServer(String),
+    #[error("{found}: {remedy}")]
+    OtherServer {
+        /// What it is.
+        found: String,
+        /// What to do about it.
+        remedy: String,
+    },
 }
 
 /// How long a failure is expected to last.
@@ -325,7 +330,7 @@ impl StoreError {
         match self {
             StoreError::Unavailable { .. } => FailureKind::Unavailable,
             StoreError::Denied(_) => FailureKind::Denied,
-            StoreError::Config(_) | StoreError::OtherServer(_) => FailureKind::Config,
+            StoreError::Config(_) | StoreError::OtherServer { .. } => FailureKind::Config,
         }
     }
 
@@ -348,7 +353,9 @@ impl StoreError {
             }
             StoreError::Denied(reason) => StoreError::Denied(text(reason)),
             StoreError::Config(reason) => StoreError::Config(text(reason)),
-            StoreError::OtherServer(reason) => StoreError::OtherServer(text(reason)),
+            StoreError::OtherServer { found, remedy } => {
+                StoreError::OtherServer { found: text(found), remedy }
+            }
         }
     }
 
@@ -356,7 +363,9 @@ impl StoreError {
     pub fn outlook(&self) -> Outlook {
         match self {
             StoreError::Unavailable { outlook, .. } => *outlook,
-            StoreError::Denied(_) | StoreError::Config(_) | StoreError::OtherServer(_) => Outlook::Permanent,
+            StoreError::Denied(_) | StoreError::Config(_) | StoreError::OtherServer { .. } => {
+                Outlook::Permanent
+            }
         }
     }
 

@@ -74,15 +74,15 @@ const NAME_THE_STORE: &str = "name the store itself: no load balancer, proxy or 
 /// Why a temporary lock cannot be used, and what to do about that.
 struct Trouble {
     found: String,
-    remedy: &'static str,
+    remedy: String,
 }
 
 async fn take_and_give_back<B: Backend>(client: &mut B, claim: &Claim) -> Result<(), Trouble> {
     let failed = |what: &str, error: StoreError| Trouble {
         found: format!("cannot {what}: {error}"),
-        remedy: remedy_of(&error),
+        remedy: remedy_of(&error).to_owned(),
     };
-    let unexpected = |found: &str| Trouble { found: found.to_owned(), remedy: NAME_THE_STORE };
+    let unexpected = |found: &str| Trouble { found: found.to_owned(), remedy: NAME_THE_STORE.to_owned() };
     client.connect().await.map_err(|error| failed("connect again", error))?;
     match client.try_acquire(claim, Intent::TakeNow).await.map_err(|error| failed("take it", error))? {
         Attempt::Granted(_) => {}

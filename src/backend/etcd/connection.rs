@@ -86,7 +86,7 @@ impl Connection {
         meaning: impl Fn(&Status) -> StoreError,
     ) -> StoreError {
         if is_disconnected(status)
-            && let error @ (StoreError::Config(_) | StoreError::Denied(_) | StoreError::OtherServer(_)) =
+            && let error @ (StoreError::Config(_) | StoreError::Denied(_) | StoreError::OtherServer { .. }) =
                 self.why_ended().await
         {
             return error;

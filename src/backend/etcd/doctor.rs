@@ -9,7 +9,7 @@ use super::store::EtcdStore;
 use crate::backend::StoreError;
 use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question, remedy_of, version_of};
 use crate::backend::net::reachability::{self, Remedies};
-use crate::backend::net::{Address, Session};
+use crate::backend::net::{Address, Protocol, Session};
 use crate::backend::race;
 
 /// Before this version, a stuck leader may revoke leases that are still alive (etcd-io/etcd#15247).
@@ -21,6 +21,7 @@ const LEASE_CLOCK: &str = "the leader's, in steps of 1s; the lock of a crashed h
                            adds the rest of its own lease";
 
 const REMEDIES: Remedies = Remedies {
+    protocol: Protocol::Etcd,
     port: "check that the name and port are right, that the member runs and listens there (--listen-client-urls), and \
            that no firewall is in between",
     socket: "",
@@ -166,15 +167,19 @@ async fn examine_member(
                 "authentication",
                 "check the username and password: in the URL, password_file= or ETCDCTL_USER",
             ),
-            StoreError::OtherServer(_) => ("protocol", remedy_of(&error)),
+            StoreError::OtherServer { .. } => ("protocol", remedy_of(&error)),
             StoreError::Config(_) => ("protocol", "use the client port of etcd 3.4 or later"),
             StoreError::Unavailable { .. } => ("protocol", "check that the member runs, and see its log"),
         };
         Finding::refusal(check, &error, remedy)
     };
-    let mut connection = Connection::over(stream, address).await?;
-    let begun = match connection.greeted().await {
-        Ok(()) => client.begin(connection).await,
+    let begin = async {
+        let mut connection = Connection::over(stream, address).await?;
+        connection.greeted().await?;
+        Ok(connection)
+    };
+    let begun = match Protocol::Etcd.exchange(address, &location.security, begin).await {
+        Ok(connection) => client.begin(connection).await,
         Err(error) => Err(error),
     };
     if let Err(error) = begun {

@@ -4,8 +4,8 @@ use super::client::Connection;
 use super::store::MemcachedStore;
 use crate::backend::StoreError;
 use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question, remedy_of};
-use crate::backend::net::Session;
 use crate::backend::net::reachability::{self, Remedies};
+use crate::backend::net::{Protocol, Session};
 use crate::backend::race;
 
 const LOSS: &str =
@@ -13,6 +13,7 @@ const LOSS: &str =
 const LEASE_CLOCK: &str = "in steps of 1s; the lock of a crashed holder is free at most one --ttl (30s unless set) and 2s \
                            after its last renewal";
 const REMEDIES: Remedies = Remedies {
+    protocol: Protocol::Memcached,
     port: "check that the name and port are right, that memcached runs and listens there (-l, -p), and that no firewall is \
            in between",
     socket: "",
@@ -45,7 +46,9 @@ impl MemcachedStore {
             }
         };
         diagnosis.begin("protocol");
-        let mut connection = match Connection::over(stream, &location).await {
+        let begin = Connection::over(stream, &location);
+        let begun = Protocol::Memcached.exchange(&location.server, &location.security, begin).await;
+        let mut connection = match begun {
             Ok(connection) => connection,
             Err(error) => {
                 diagnosis.found(refused(error));
@@ -76,7 +79,7 @@ fn refused(error: StoreError) -> Finding {
         StoreError::Denied(_) => {
             ("authentication", "check the username and password: in the URL or password_file=")
         }
-        StoreError::OtherServer(_) => ("protocol", remedy_of(&error)),
+        StoreError::OtherServer { .. } => ("protocol", remedy_of(&error)),
         StoreError::Config(_) => ("protocol", "use memcached 1.6.18 or later, itself, and without -C"),
         StoreError::Unavailable { .. } => ("protocol", "check that memcached runs, and see its log"),
     };

@@ -8,8 +8,8 @@ use super::store::MysqlStore;
 use super::table::literal;
 use crate::backend::StoreError;
 use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question, remedy_of};
-use crate::backend::net::Session;
 use crate::backend::net::reachability::{self, Remedies};
+use crate::backend::net::{Protocol, Session};
 use crate::backend::race;
 use crate::backend::sql::{COLUMNS, TABLE};
 
@@ -24,6 +24,7 @@ const VERIFY: &str =
     "use ssl_mode=verify_ca with ca_file=, the authority of the server (MySQL: ca.pem in its data directory)";
 
 const REMEDIES: Remedies = Remedies {
+    protocol: Protocol::MySql,
     port: "check that the name and port are right, that the server runs and listens there (bind_address), and that no \
            firewall is in between",
     socket: "check that the server runs, and that this is its socket",
@@ -55,7 +56,8 @@ impl MysqlStore {
             }
         };
         diagnosis.begin("authentication");
-        let connection = Connection::over(socket, session, &location).await;
+        let begin = Connection::over(socket, session, &location);
+        let connection = Protocol::MySql.exchange(&location.address, &location.security, begin).await;
         if location.security.take_exposure() {
             diagnosis.found(exposed());
         }
@@ -367,7 +369,7 @@ fn refused(error: &StoreError) -> Finding {
             "authentication",
             "check the user and password: in the URL, password_file=, MYSQL_PWD or ~/.my.cnf",
         ),
-        StoreError::OtherServer(_) => ("protocol", remedy_of(error)),
+        StoreError::OtherServer { .. } => ("protocol", remedy_of(error)),
         StoreError::Config(_) => ("protocol", "change the URL, or the configuration of the server"),
         StoreError::Unavailable { .. } => ("protocol", "check that the server runs, and see its log"),
     };

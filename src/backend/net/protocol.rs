@@ -54,15 +54,30 @@ impl fmt::Display for Protocol {
 }
 
 impl Protocol {
+    /// Returns the scheme of the URL of such a server, if dlock can keep locks in it.
+    fn scheme(self) -> Option<&'static str> {
+        match self {
+            Protocol::Etcd => Some("etcd"),
+            Protocol::Memcached => Some("memcached"),
+            Protocol::MySql => Some("mysql"),
+            Protocol::Postgres => Some("postgres"),
+            Protocol::Redis => Some("redis"),
+            Protocol::ZooKeeper => Some("zookeeper"),
+            Protocol::Http | Protocol::Ssh => None,
+        }
+    }
+
     /// Returns the error for a server that has not replied as one of this protocol, if it turns out to be of another kind.
     pub async fn mismatch(self, address: &Address) -> Option<StoreError> {
         let found = identify(address).await.filter(|found| *found != self)?;
         // etcd may stand behind a proxy that replies to other requests in HTTP.
         let is_own = self == Protocol::Etcd && found == Protocol::Http;
         (!is_own).then(|| {
-            StoreError::OtherServer(format!(
-                "the server speaks the protocol of {found}, not of {self}: check the URL"
-            ))
+            let own = found.scheme().map(|scheme| format!("use {scheme}://, or "));
+            StoreError::OtherServer {
+                found: format!("the server speaks the protocol of {found}, not of {self}"),
+                remedy: format!("{}check the host and the port of the URL", own.unwrap_or_default()),
+            }
         })
     }
 
@@ -78,9 +93,22 @@ impl Protocol {
         security: &Security,
         exchange: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        if !security.is_stranger(address) {
-            return exchange.await;
+        match security.is_stranger(address) {
+            true => self.exchange(address, security, exchange).await,
+            false => exchange.await,
         }
+    }
+
+    /// Does the same for an exchange that need not be the first one: for `dlock doctor`, which runs once.
+    ///
+    /// # Errors
+    /// As of the exchange, or the server is of another kind.
+    pub async fn exchange<T>(
+        self,
+        address: &Address,
+        security: &Security,
+        exchange: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
         let is_unknown = || !security.is_recognized(address);
         let silent = async {
             sleep(SILENCE).await;

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
-use super::{Address, BoundedStream, Security, Session, Socket, connect, secure};
+use super::{Address, BoundedStream, Protocol, Security, Session, Socket, connect, secure};
 use crate::backend::StoreError;
 use crate::backend::diagnosis::{Diagnosis, Finding, short};
 use crate::clock::{Moment, wall_micros};
@@ -17,6 +17,8 @@ const CERTIFICATE_WARNING: Duration = Duration::from_secs(14 * 24 * 3600);
 
 /// What to do about each fault, in the terms of the store.
 pub struct Remedies {
+    /// What the server should speak.
+    pub protocol: Protocol,
     /// No connection to the TCP port.
     pub port: &'static str,
     /// No connection to the Unix socket.
@@ -44,7 +46,14 @@ pub async fn open(
     if session.is_some() {
         diagnosis.begin("tls");
     }
-    let stream = secure(socket, session, security).await.map_err(|error| tls_failure(error, remedies))?;
+    // A request for TLS belongs to the protocol already.
+    let is_requested = session.as_ref().is_some_and(Session::is_requested);
+    let secured = secure(socket, session, security);
+    let secured = match is_requested {
+        true => remedies.protocol.exchange(server, security, secured).await,
+        false => secured.await,
+    };
+    let stream = secured.map_err(|error| tls_failure(error, remedies))?;
     let mut security = security.clone();
     match stream.is_encrypted() {
         true => diagnosis.found(certificate(&security, stream.certificate_end())),
@@ -86,6 +95,7 @@ pub async fn reach(
 pub fn tls_failure(error: StoreError, remedies: &Remedies) -> Finding {
     match error {
         StoreError::Denied(text) => client_certificate(text, remedies),
+        error @ StoreError::OtherServer { .. } => Finding::failure("protocol", &error),
         error => unreachable("tls", &error, remedies.tls),
     }
 }
@@ -96,7 +106,9 @@ fn unreachable(check: &'static str, error: &StoreError, remedy: &str) -> Finding
             "no lock can be taken: dlock run ends with 69, or keeps trying with --retry"
         }
         StoreError::Denied(_) => "no lock can be taken: dlock run ends with 77",
-        StoreError::Config(_) | StoreError::OtherServer(_) => "no lock can be taken: dlock run ends with 78",
+        StoreError::Config(_) | StoreError::OtherServer { .. } => {
+            "no lock can be taken: dlock run ends with 78"
+        }
     };
     Finding::problem(check, error.to_string(), consequence, remedy)
 }

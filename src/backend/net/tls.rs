@@ -161,6 +161,11 @@ impl Session {
         Ok(Some(Session { connector, name, identity, request, declined, expired_authority }))
     }
 
+    /// Returns whether the server is asked for TLS in its own protocol, before the handshake.
+    pub(super) fn is_requested(&self) -> bool {
+        self.request.is_some()
+    }
+
     /// Returns whether the connection may go on without TLS.
     pub(super) fn is_optional(&self) -> bool {
         self.declined.is_some()

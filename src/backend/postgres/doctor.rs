@@ -13,7 +13,7 @@ use crate::backend::StoreError;
 use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question, remedy_of};
 use crate::backend::ledger::document::DocumentStore;
 use crate::backend::net::reachability::{self, Remedies};
-use crate::backend::net::{Address, Session};
+use crate::backend::net::{Address, Protocol, Session};
 use crate::backend::race;
 
 const LEASE_CLOCK: &str = "the server's, in microseconds; the lock of a crashed holder is free at most one --ttl (30s unless \
@@ -28,6 +28,7 @@ const SETTINGS: &str = "SELECT pg_catalog.current_setting('server_version'), pg_
                         (SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_replication)::pg_catalog.text";
 
 const REMEDIES: Remedies = Remedies {
+    protocol: Protocol::Postgres,
     port: "check that the name and port are right, that the server runs and listens there (listen_addresses), and that no \
            firewall is in between",
     socket: "check that the server runs, and that host= is its unix_socket_directories",
@@ -287,13 +288,14 @@ async fn examine_server(
                 "authentication",
                 "check the role and its password (in the URL, password_file=, PGPASSWORD or ~/.pgpass), and pg_hba.conf",
             ),
-            StoreError::OtherServer(_) => ("protocol", remedy_of(&error)),
+            StoreError::OtherServer { .. } => ("protocol", remedy_of(&error)),
             StoreError::Config(_) => ("database", "check the name of the database in the URL"),
             StoreError::Unavailable { .. } => ("server", "see the error, and the log of the server"),
         };
         Finding::refusal(check, &error, remedy)
     };
-    Ok(match Connection::over(stream, location, address).await {
+    let begin = Connection::over(stream, location, address);
+    Ok(match Protocol::Postgres.exchange(address, &location.security, begin).await {
         Ok(connection) => {
             diagnosis.found(Finding::ok("authentication", format!("role {}", location.user)));
             Ok(connection)

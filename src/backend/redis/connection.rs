@@ -117,6 +117,11 @@ impl Connection {
         Connection { follows_redirects, ..Connection::over(stream, handshake) }
     }
 
+    /// Has the kind of the server found out if it does not reply in this protocol.
+    pub(super) fn of_unknown_kind(self, address: &Address) -> Connection {
+        Connection { stranger: Some(address.clone()), ..self }
+    }
+
     /// The same with this handshake.
     fn over(stream: BoundedStream, handshake: Handshake) -> Connection {
         Connection {

@@ -24,12 +24,13 @@ use super::store::RedisStore;
 use crate::backend::StoreError;
 use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question};
 use crate::backend::net::reachability::{self, Remedies};
-use crate::backend::net::{Address, Session};
+use crate::backend::net::{Address, Protocol, Session};
 use crate::lock::{LockName, Token};
 
 const CLOCK_READINGS: usize = 5;
 
 const REMEDIES: Remedies = Remedies {
+    protocol: Protocol::Redis,
     port: "check that the name and port are right, that the server runs and listens there (bind), and that no firewall \
            is in between",
     socket: "check that the server runs and has this socket (unixsocket), and that this user may write to it \
@@ -76,7 +77,7 @@ impl RedisStore {
                 return Ok(());
             }
         };
-        let connection = Connection::begin(&location, password, stream, false);
+        let connection = Connection::begin(&location, password, stream, false).of_unknown_kind(&address);
         let info = Info::default();
         let optional = OptionalRights::default();
         let mut examiner = Examiner { location, address, diagnosis, connection, info, optional };
@@ -136,7 +137,7 @@ impl Examiner<'_> {
                 "no lock can be taken: dlock run ends with 78",
                 "change the scheme of the URL",
             ),
-            error @ StoreError::OtherServer(_) => Finding::failure("protocol", &error),
+            error @ StoreError::OtherServer { .. } => Finding::failure("protocol", &error),
             StoreError::Config(text) => Finding::problem(
                 "database",
                 text,

@@ -1,5 +1,6 @@
 //! `dlock doctor` for an ensemble: checks each server, then a session and a scratch lock.
 
+use std::io;
 use std::time::Duration;
 
 use tokio::io::AsyncReadExt;
@@ -12,7 +13,7 @@ use super::store::{ADMIN_SESSION, ZooKeeperStore};
 use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question, version_of};
 use crate::backend::ledger::Contender;
 use crate::backend::net::reachability::{self, Remedies};
-use crate::backend::net::{Address, Session};
+use crate::backend::net::{Address, Protocol, Session};
 use crate::backend::race;
 use crate::backend::{StoreError, io_text};
 use crate::duration::show;
@@ -23,9 +24,14 @@ const DEFAULT_TTL: Duration = Duration::from_secs(30);
 const LONGEST_TTL: Duration = Duration::from_secs(24 * 3600);
 /// The longest reply to `srvr` that is read.
 const LONGEST_STATUS: usize = 4096;
+/// The replies to `srvr`: the status, that there is no quorum, and that the server may not reveal it.
+const REPLIES: [&str; 3] = [VERSION, NOT_SERVING, "is not in the whitelist"];
+const VERSION: &str = "Zookeeper version";
+const NOT_SERVING: &str = "not currently serving requests";
 const NO_LOCK: &str = "no lock can be taken: dlock run ends with 69, or keeps trying with --retry";
 
 const REMEDIES: Remedies = Remedies {
+    protocol: Protocol::ZooKeeper,
     port: "check that the name and port are right, that the server runs and listens there (clientPort, \
            clientPortAddress), and that no firewall is in between",
     socket: "",
@@ -163,29 +169,34 @@ async fn status(
         Err(finding) => return Ok(Err(finding)),
     };
     diagnosis.begin("server");
-    let mut reply = Vec::new();
     let asked = async {
-        stream.send(b"srvr").await?;
+        let failed = |error: io::Error| StoreError::unreachable(io_text(&error));
+        let mut reply = Vec::new();
+        stream.send(b"srvr").await.map_err(failed)?;
         while reply.len() < LONGEST_STATUS {
             stream.refill(LONGEST_STATUS);
-            if stream.read_buf(&mut reply).await? == 0 {
+            if stream.read_buf(&mut reply).await.map_err(failed)? == 0 {
                 break;
             }
         }
-        Ok::<(), std::io::Error>(())
+        Ok(String::from_utf8_lossy(&reply).into_owned())
     };
-    if let Err(error) = asked.await {
-        let consequence = "no lock can be taken: dlock run ends with 69";
-        let found = format!("no reply to srvr: {}", io_text(&error));
-        return Ok(Err(Finding::problem(
-            "server",
-            found,
-            consequence,
-            "use the client port of a ZooKeeper server",
-        )));
+    let other = |error: &StoreError| Finding::failure("protocol", error);
+    let reply = match Protocol::ZooKeeper.exchange(address, &location.security, asked).await {
+        Ok(reply) => reply,
+        Err(error @ StoreError::OtherServer { .. }) => return Ok(Err(other(&error))),
+        Err(error) => {
+            let error = error.map_text(|text| format!("no reply to srvr: {text}"));
+            let remedy = "use the client port of a ZooKeeper server";
+            return Ok(Err(Finding::refusal("server", &error, remedy)));
+        }
+    };
+    if !REPLIES.iter().any(|known| reply.contains(known))
+        && let Some(error) = Protocol::ZooKeeper.mismatch(address).await
+    {
+        return Ok(Err(other(&error)));
     }
-    let reply = String::from_utf8_lossy(&reply).into_owned();
-    if reply.contains("not currently serving requests") {
+    if reply.contains(NOT_SERVING) {
         let found = "it has no quorum and serves no requests";
         return Ok(Err(Finding::problem(
             "quorum",
@@ -194,7 +205,7 @@ async fn status(
             "start the other servers, and see their logs",
         )));
     }
-    Ok(Ok(reply.contains("Zookeeper version").then_some(reply)))
+    Ok(Ok(reply.contains(VERSION).then_some(reply)))
 }
 
 /// Whether a server reports that it is the only one.

@@ -1,5 +1,8 @@
 //! A URL that leads to a server of another kind.
 
+use serde_json::Value;
+
+use crate::support::doctor::{doctor, findings};
 use crate::support::etcd::Etcd;
 use crate::support::fake::Fake;
 use crate::support::mariadb::MariaDb;
@@ -7,60 +10,107 @@ use crate::support::memcached::Memcached;
 use crate::support::place::Place;
 use crate::support::postgres::Postgres;
 use crate::support::redis::Redis;
-use crate::support::running::Exit;
+use crate::support::running::{Exit, Output};
 use crate::support::zookeeper::ZooKeeper;
 
-/// Every client names every other kind of server, and does not take it for one that is down.
-#[test]
-fn a_server_of_another_kind_is_named_and_is_78() {
+/// A URL of each scheme. `HOST` is the address of the server, `PORT` its port.
+const URLS: [&str; 9] = [
+    "redis://HOST/0",
+    "redis-sentinel://HOST/service",
+    "redis-cluster://HOST",
+    "redlock://HOST,localhost:PORT,127.0.0.1:1/0",
+    "memcached://HOST",
+    "etcd://HOST",
+    "zookeeper://HOST",
+    "postgres://u@HOST/d",
+    "mysql://u@HOST/d",
+];
+
+/// A kind of server.
+struct Kind {
+    name: &'static str,
+    port: u16,
+    /// The schemes of its own.
+    own: &'static [&'static str],
+    /// The beginning of the advice.
+    advice: &'static str,
+}
+
+/// Calls this with each kind of server and each URL with the scheme of another kind; asserts that nothing is returned.
+fn assert_none_wrong(check: impl Fn(&Kind, &str) -> Option<String>) {
     let (redis, memcached) = (Redis::start(), Memcached::start());
     let (etcd, zookeeper, postgres, mariadb) =
         (Etcd::lent(), ZooKeeper::lent(), Postgres::lent(), MariaDb::lent());
     let web = Fake::answering_once("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
     let mail = Fake::saying("SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n");
-    let servers = [
-        ("Redis", redis.port(), &["redis", "redlock", "redis-sentinel", "redis-cluster"][..]),
-        ("Memcached", memcached.port(), &["memcached"]),
-        ("etcd", etcd.port(0), &["etcd"]),
-        ("ZooKeeper", zookeeper.port(0), &["zookeeper"]),
-        ("PostgreSQL", postgres.port(), &["postgres"]),
-        ("MySQL", mariadb.port(), &["mysql"]),
+    let kind = |name, port, own, advice| Kind { name, port, own, advice };
+    let kinds = [
+        kind(
+            "Redis",
+            redis.port(),
+            &["redis", "redlock", "redis-sentinel", "redis-cluster"][..],
+            "use redis://, or check",
+        ),
+        kind("Memcached", memcached.port(), &["memcached"], "use memcached://, or check"),
+        kind("etcd", etcd.port(0), &["etcd"], "use etcd://, or check"),
+        kind("ZooKeeper", zookeeper.port(0), &["zookeeper"], "use zookeeper://, or check"),
+        kind("PostgreSQL", postgres.port(), &["postgres"], "use postgres://, or check"),
+        kind("MySQL", mariadb.port(), &["mysql"], "use mysql://, or check"),
         // etcd speaks HTTP/2, and says that this is another version.
-        ("HTTP", web.port(), &["etcd"]),
-        ("SSH", mail.port(), &[]),
+        kind("HTTP", web.port(), &["etcd"], "check"),
+        kind("SSH", mail.port(), &[], "check"),
     ];
-    let place = Place::new();
-    let mut wrong = Vec::new();
-    for (kind, port, own) in servers {
-        for url in [
-            "redis://HOST/0",
-            "redis-sentinel://HOST/service",
-            "redis-cluster://HOST",
-            "redlock://HOST,localhost:PORT,127.0.0.1:1/0",
-            "memcached://HOST",
-            "etcd://HOST",
-            "zookeeper://HOST",
-            "postgres://u@HOST/d",
-            "mysql://u@HOST/d",
-        ] {
-            if own.iter().any(|scheme| url.split(':').next() == Some(scheme)) {
+    let mut wrong = String::new();
+    for kind in &kinds {
+        for url in URLS {
+            if kind.own.iter().any(|scheme| url.split(':').next() == Some(scheme)) {
                 continue;
             }
-            let url = url.replace("HOST", &format!("127.0.0.1:{port}")).replace("PORT", &port.to_string());
-            for command in [&["run", "x", "--ttl", "9s", "--", "true"][..], &["status", "x"]] {
-                let output = place.bare().args(["-q", "-b", &url]).args(command).output();
-                let expected = format!("of {kind}");
-                let is_named = output.stderr.contains(&expected) && output.stderr.lines().count() == 1;
-                if output.exit != Exit::Code(78) || !is_named {
-                    wrong.push(format!(
-                        "{kind}, {command:?} {:?} {:?} {}",
-                        output.elapsed, output.exit, output.stderr
-                    ));
-                }
+            let port = kind.port.to_string();
+            let url = url.replace("HOST", &format!("127.0.0.1:{port}")).replace("PORT", &port);
+            if let Some(found) = check(kind, &url) {
+                wrong.push_str(&format!("{}, {url}: {found}\n", kind.name));
             }
         }
     }
-    assert!(wrong.is_empty(), "{}", wrong.concat());
+    assert!(wrong.is_empty(), "{wrong}");
+}
+
+/// Every client names every other kind of server, and does not take it for one that is down.
+#[test]
+fn a_server_of_another_kind_is_named_and_is_78() {
+    let place = Place::new();
+    assert_none_wrong(|kind, url| {
+        let outputs = [&["run", "x", "--ttl", "9s", "--", "true"][..], &["status", "x"]]
+            .map(|command| place.bare().args(["-q", "-b", url]).args(command).output());
+        let is_named = |output: &Output| {
+            output.exit == Exit::Code(78)
+                && output.stderr.lines().count() == 1
+                && output.stderr.contains(&format!("of {}", kind.name))
+                && output.stderr.contains(&format!(": {} the host and the port", kind.advice))
+        };
+        (!outputs.iter().all(is_named)).then(|| format!("{outputs:?}"))
+    });
+}
+
+/// The examination finds that as well, and advises the scheme that the server is for.
+#[test]
+fn doctor_names_a_server_of_another_kind() {
+    assert_none_wrong(|kind, url| {
+        let output = doctor(url);
+        // Where there are several servers, that is the fault of one of them.
+        let is_meant = |finding: &Value| {
+            let text = |field: &str| finding[field].as_str().unwrap_or_default();
+            text("found").contains(&format!("of {}", kind.name))
+                && text("remedy") == format!("{} the host and the port of the URL", kind.advice)
+                && !text("found").contains("check the host")
+                && matches!(text("check"), "protocol" | "sentinels" | "reachability")
+        };
+        let found = findings(&output);
+        let is_problem = found.iter().any(|finding| finding["level"] == "problem");
+        let is_right = output.exit == Exit::Code(1) && is_problem && found.iter().any(is_meant);
+        (!is_right).then(|| format!("{output:?}"))
+    });
 }
 
 /// A server that has spoken the protocol of the URL is not suspected: it would log each probe as an error.

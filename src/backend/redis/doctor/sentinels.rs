@@ -7,7 +7,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::backend::StoreError;
-use crate::backend::diagnosis::{Diagnosis, Finding};
+use crate::backend::diagnosis::{Diagnosis, Finding, remedy_of};
 use crate::backend::net::Address;
 use crate::backend::redis::connection::server_error;
 use crate::backend::redis::errors::describe;
@@ -17,8 +17,11 @@ use crate::backend::redis::sentinel::choice::{Opinion, agreed, latest};
 use crate::backend::redis::sentinel::query::{SentinelReply, field, items, query};
 use crate::duration::show;
 
-/// How long a sentinel may take to reply. A sentinel that hangs is reported and does not delay the others.
-const REPLY_WITHIN: Duration = Duration::from_secs(1);
+/// How long a sentinel may take to reply, or to be recognized as a server of another kind. A sentinel that hangs is reported and
+/// does not delay the others.
+const REPLY_WITHIN: Duration = Duration::from_secs(2);
+const REMEDY: &str = "check that the name and port are right, that it runs and listens there (bind), and its password \
+                      (sentinel_password_file)";
 /// With fewer sentinels than this, the failure of one prevents a fail-over.
 const FEWEST: usize = 3;
 
@@ -80,13 +83,14 @@ pub(super) async fn examine(
                 "if no sentinel knows it, no lock can be taken: dlock run ends with 78",
                 "use the name of the service in sentinel monitor, or remove this sentinel from the URL",
             ),
-            Err(error) => Finding::warning(
-                "sentinels",
-                format!("{sentinel}: {error}"),
-                "if more of them fail, a fail-over is neither performed nor noticed",
-                "check that the name and port are right, that it runs and listens there (bind), and its password \
-                 (sentinel_password_file)",
-            ),
+            Err(error) => {
+                let (found, remedy) = match &error {
+                    StoreError::OtherServer { found, .. } => (found.clone(), remedy_of(&error)),
+                    error => (error.to_string(), REMEDY),
+                };
+                let consequence = "if more of them fail, a fail-over is neither performed nor noticed";
+                Finding::warning("sentinels", format!("{sentinel}: {found}"), consequence, remedy)
+            }
         });
     }
     Ok(report.findings(sentinels, diagnosis))

@@ -90,7 +90,7 @@ impl RedlockStore {
             Intent::Enqueue => self.wait(&round).await,
         };
         if let Ok(Attempt::Refused(_) | Attempt::NotDue(_))
-        | Err(StoreError::Denied(_) | StoreError::Config(_) | StoreError::OtherServer(_)) = &attempt
+        | Err(StoreError::Denied(_) | StoreError::Config(_) | StoreError::OtherServer { .. }) = &attempt
         {
             // There is no further attempt, and no release, that would clean up.
             self.take_back(&round, |_| true).await;

@@ -1,6 +1,7 @@
 //! The nodes of a Redlock. Each node processes one request after another; the nodes work concurrently.
 
 use std::cell::{Cell, RefCell};
+use std::fmt::Display;
 use std::future::{Future, pending, poll_fn};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -264,6 +265,10 @@ impl RedlockNodes {
         timeout(limit, self.complete(replies)).await.is_ok()
     }
 
+    fn summary(&self, failed: usize, first: usize, why: &dyn Display) -> String {
+        format!("{failed} of {} nodes are unavailable ({}: {why})", self.count(), self.name(first))
+    }
+
     /// Returns the error for a majority that is unavailable because these nodes failed.
     pub(super) fn unavailable(&self, failed: &[(usize, StoreError)]) -> StoreError {
         let spare = self.count() - self.quorum();
@@ -279,12 +284,7 @@ impl RedlockNodes {
         let Some((node, error)) = reported else {
             return StoreError::unreachable("no majority of nodes is available");
         };
-        let reason = format!(
-            "{} of {} nodes are unavailable ({}: {error})",
-            failed.len(),
-            self.count(),
-            self.name(*node)
-        );
+        let reason = self.summary(failed.len(), *node, error);
         let is_maybe_applied =
             |error: &StoreError| matches!(error, StoreError::Unavailable { maybe_applied: true, .. });
         let maybe_applied = failed.iter().any(|(_, error)| is_maybe_applied(error));
@@ -295,7 +295,7 @@ impl RedlockNodes {
             StoreError::Unavailable { .. } => {
                 StoreError::Unavailable { reason, maybe_applied, outlook: Outlook::Unknown }
             }
-            permanent => permanent.clone().map_text(|_| reason),
+            permanent => permanent.clone().map_text(|text| self.summary(failed.len(), *node, &text)),
         }
     }
 }

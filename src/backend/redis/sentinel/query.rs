@@ -89,7 +89,7 @@ fn none_reachable(failures: Vec<(Host, StoreError)>) -> StoreError {
     let matching = |matches: fn(&StoreError) -> bool| -> Vec<(Host, StoreError)> {
         failures.iter().filter(|(_, error)| matches(error)).cloned().collect()
     };
-    let config = matching(|error| matches!(error, StoreError::Config(_) | StoreError::OtherServer(_)));
+    let config = matching(|error| matches!(error, StoreError::Config(_) | StoreError::OtherServer { .. }));
     let denied = matching(|error| matches!(error, StoreError::Denied(_)));
     match (config.as_slice(), denied.as_slice()) {
         ([], []) => {

@@ -53,11 +53,14 @@ fn a_server_of_another_kind_is_recognised() {
     let redis = Redis::start();
     let http = Fake::answering_once(*b"HTTP/1.1 400 Bad Request\r\n\r\n");
     let mysql = Fake::saying(*b"J\0\0\0\n5.5.5-10.11.6-MariaDB\0");
-    for (kind, port) in [("Redis", redis.port()), ("HTTP", http.port()), ("MySQL and MariaDB", mysql.port())]
-    {
+    for (kind, port, advice) in [
+        ("Redis", redis.port(), "use redis://, or check the host and the port of the URL"),
+        ("HTTP", http.port(), "check the host and the port of the URL"),
+        ("MySQL and MariaDB", mysql.port(), "use mysql://, or check the host and the port of the URL"),
+    ] {
         let url = format!("memcached://127.0.0.1:{port}");
         let message = format!(
-            "x on {url}: the server speaks the protocol of {kind}, not of Memcached: check the URL; the command did not run"
+            "x on {url}: the server speaks the protocol of {kind}, not of Memcached: {advice}; the command did not run"
         );
         assert_refused(&url, 78, &message);
     }

@@ -131,7 +131,7 @@ fn a_server_of_another_kind_is_recognised() {
 #[test]
 fn a_server_that_expects_a_request_is_recognised() {
     let fake = Fake::answering_once("HTTP/1.1 400 Bad Request\r\n\r\n");
-    let message = "the server speaks the protocol of HTTP, not of MySQL and MariaDB: check the URL; the command did not run";
+    let message = "the server speaks the protocol of HTTP, not of MySQL and MariaDB: check the host and the port of the URL; the command did not run";
     let url = format!("mysql://me@127.0.0.1:{}/db", fake.port());
     let run = Dlock::run().backend(&url).args(["--connect-timeout", "1m"]).sh("echo ran").output();
     let expected = format!("dlock: x on {url}: {message}\n");

@@ -59,13 +59,14 @@ fn a_url_names_servers_and_known_options() {
 
 #[test]
 fn a_server_of_another_kind_is_recognised() {
-    for (kind, greeting) in
-        [("HTTP", &b"HTTP/1.1 400 Bad Request\r\n\r\n"[..]), ("Redis", b"-ERR unknown command\r\n")]
-    {
+    for (kind, greeting, advice) in [
+        ("HTTP", &b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], "check the host and the port of the URL"),
+        ("Redis", b"-ERR unknown command\r\n", "use redis://, or check the host and the port of the URL"),
+    ] {
         let other = Fake::answering_once(greeting.to_vec());
         let url = format!("postgres://me@127.0.0.1:{}/app", other.port());
         let message = format!(
-            "x on {url}: the server speaks the protocol of {kind}, not of PostgreSQL: check the URL; the command did not run"
+            "x on {url}: the server speaks the protocol of {kind}, not of PostgreSQL: {advice}; the command did not run"
         );
         assert_refused(&url, 78, &message);
     }

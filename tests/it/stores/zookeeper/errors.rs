@@ -77,7 +77,7 @@ fn a_server_of_another_kind_is_recognised() {
     assert_refused(
         &url,
         78,
-        "the server speaks the protocol of HTTP, not of ZooKeeper: check the URL; the command did not run",
+        "the server speaks the protocol of HTTP, not of ZooKeeper: check the host and the port of the URL; the command did not run",
     );
 }
 
