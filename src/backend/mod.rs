@@ -108,6 +108,11 @@ pub trait Backend {
     /// cannot notify.
     fn changed(&mut self) -> Reply<'_, Change>;
 
+    /// Returns the error of a request that was given up because it took too long, with what this store knows of the reason.
+    fn explained(&self, late: StoreError) -> StoreError {
+        late
+    }
+
     /// Returns whether another server may take over from one that has failed, so that an early retry may help.
     fn fails_over(&self) -> bool {
         false

@@ -306,8 +306,8 @@ async fn attempt(
         let limit = tokio::time::sleep(budget);
         tokio::pin!(limit);
         tokio::select! {
-            result = &mut work => result,
-            () = &mut limit => Err(timed_out(sent.get(), budget)),
+            result = &mut work => result.map_err(Some),
+            () = &mut limit => Err(None),
             () = give_up.cancelled() => {
                 if sent.get().is_none() {
                     return Try::GivenUp { maybe_applied: false };
@@ -326,7 +326,8 @@ async fn attempt(
     };
     match result {
         Ok((sent, attempt)) => Try::Replied(sent, attempt),
-        Err(error) => Try::Failed(error),
+        Err(Some(error)) => Try::Failed(error),
+        Err(None) => Try::Failed(backend.explained(timed_out(sent.get(), budget))),
     }
 }
 

@@ -255,6 +255,10 @@ impl Backend for RedlockStore {
         })
     }
 
+    fn explained(&self, late: StoreError) -> StoreError {
+        self.nodes.explained(late)
+    }
+
     fn hazard(&self) -> Option<Hazard> {
         self.nodes.hazard()
     }

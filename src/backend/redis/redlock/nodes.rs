@@ -265,6 +265,19 @@ impl RedlockNodes {
         timeout(limit, self.complete(replies)).await.is_ok()
     }
 
+    /// Returns the error of an attempt that has taken too long, with the nodes that are to blame: those that have not replied
+    /// yet, or are not connected.
+    pub(super) fn explained(&self, late: StoreError) -> StoreError {
+        let mut missing = (0..self.count()).filter(|node| self.is_connected(*node) != Some(true));
+        let Some(first) = missing.next() else { return late };
+        match 1 + missing.count() {
+            failed if failed > self.count() - self.quorum() => {
+                late.map_text(|text| self.summary(failed, first, &text))
+            }
+            _ => late,
+        }
+    }
+
     fn summary(&self, failed: usize, first: usize, why: &dyn Display) -> String {
         format!("{failed} of {} nodes are unavailable ({}: {why})", self.count(), self.name(first))
     }
