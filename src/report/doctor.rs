@@ -93,18 +93,14 @@ impl DoctorReport {
             text.push('\n');
         }
         text.push('\n');
-        // Nothing is known of a store that cannot be reached.
-        let questions = if self.answers.is_empty() { &[][..] } else { &Question::ALL };
-        for &question in questions {
+        for question in Question::ALL {
             let Answer { answer, detail } = self.answer(question);
             let indent = 4;
             let lines = wrapped(&printable(&format!("{answer}: {detail}")), width.saturating_sub(indent), "");
             let lines: String = lines.iter().map(|line| format!("{:indent$}{line}\n", "")).collect();
             text.push_str(&format!("{}\n{lines}", wrapped(question.text(), width, "").join("\n")));
         }
-        if !questions.is_empty() {
-            text.push('\n');
-        }
+        text.push('\n');
         if let Some(ttl) = self.recommended_ttl {
             text.push_str(&format!("Recommended: --ttl {}\n", show(ttl)));
         }
@@ -148,10 +144,13 @@ mod tests {
         let words = |count| vec!["word"; count].join(" ");
         let expected = format!(
             "redis://h:6379/0\n\nok       latency   p50 1ms\nproblem  eviction  hostile \\u{{1b}}[2J\n{0:19}{1}\n{0:19}{2}\n\
-             {0:19}-> do this\n\n1 problem, no warnings\n",
+             {0:19}-> do this\n\n{3}\n1 problem, no warnings\n",
             "",
             words(16),
-            words(14)
+            words(14),
+            Question::ALL
+                .map(|question| format!("{}\n    unknown: the checks ended before that\n", question.text()))
+                .concat()
         );
         let form = Form { style: Style::Plain, width: None, is_wide: false };
         assert_eq!(diagnosis().text(form), expected);
