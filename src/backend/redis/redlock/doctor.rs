@@ -86,12 +86,13 @@ impl RedlockStore {
             diagnosis.found(quorum_of(0, count, quorum));
             return Ok(());
         }
-        let (independence, clocks) = (independence(&facts), clocks(&facts));
+        let missing = count - facts.len();
+        let (independence, clocks) = (independence(&facts, missing), clocks(&facts, missing));
         diagnosis.answer(Question::AtomicGrant, atomic_grant(&answers, count, quorum));
         diagnosis.answer(Question::Loss, losses(count, quorum));
-        diagnosis.answer(Question::OneServer, one_server(&answers, &independence));
+        diagnosis.answer(Question::OneServer, one_server(&answers, &independence, missing));
         diagnosis.answer(Question::LeaseClock, lease_clock(&clocks));
-        let together = [quorum_of(facts.len(), count, quorum), independence, clocks, memory(&facts, count)];
+        let together = [quorum_of(facts.len(), count, quorum), independence, clocks, memory(&facts, missing)];
         together.into_iter().for_each(|finding| diagnosis.found(finding));
         Ok(())
     }
@@ -232,7 +233,19 @@ fn quorum_of(reached: usize, count: usize, quorum: usize) -> Finding {
     }
 }
 
-fn independence(facts: &[Facts]) -> Finding {
+/// Says something of every node, or of those that were reached alone: how the subject is called for all of them, and for these.
+fn of_reached(facts: &[Facts], missing: usize, all: &str, these: &str, what: &str) -> String {
+    match (missing, facts.len()) {
+        (0, _) => format!("{all} {what}"),
+        (_, 1) => format!("only one node was reached; {missing} were not"),
+        (1, reached) => format!("{these} of the {reached} nodes that were reached {what}; 1 was not reached"),
+        (_, reached) => {
+            format!("{these} of the {reached} nodes that were reached {what}; {missing} were not reached")
+        }
+    }
+}
+
+fn independence(facts: &[Facts], missing: usize) -> Finding {
     let problem = |found: String| {
         Finding::problem(
             "independence",
@@ -257,7 +270,10 @@ fn independence(facts: &[Facts]) -> Finding {
             "two nodes that are the same server would go unnoticed",
             "let this user run INFO",
         ),
-        None => Finding::ok("independence", "each node is a separate server"),
+        None => Finding::ok(
+            "independence",
+            of_reached(facts, missing, "each node", "each", "is a separate server"),
+        ),
     }
 }
 
@@ -270,7 +286,7 @@ fn pair_with_same(facts: &[Facts], what: impl Fn(&Facts) -> Option<&str>) -> Opt
 
 /// Compares the clocks of the nodes. Each node measures leases by its own clock, and seeds new fencing counters from
 /// it.
-fn clocks(facts: &[Facts]) -> Finding {
+fn clocks(facts: &[Facts], missing: usize) -> Finding {
     let known = || facts.iter().filter_map(|facts| Some((facts.offset?, facts)));
     let first = known().min_by_key(|(offset, _)| *offset);
     let last = known().max_by_key(|(offset, _)| *offset);
@@ -279,7 +295,8 @@ fn clocks(facts: &[Facts]) -> Finding {
     };
     let apart = Duration::from_micros(u64::try_from(fast - slow).unwrap_or(u64::MAX));
     if apart < CLOCK_WARNING {
-        return Finding::ok("clocks", format!("the nodes' clocks are {} apart", short(apart)));
+        let apart = format!("are {} apart", short(apart));
+        return Finding::ok("clocks", of_reached(facts, missing, "the nodes' clocks", "the clocks", &apart));
     }
     Finding::warning(
         "clocks",
@@ -291,7 +308,8 @@ fn clocks(facts: &[Facts]) -> Finding {
 }
 
 /// Checks that each node has remembered its locks for long enough to count.
-fn memory(facts: &[Facts], count: usize) -> Finding {
+fn memory(facts: &[Facts], missing: usize) -> Finding {
+    let count = facts.len() + missing;
     let known = || facts.iter().filter_map(|facts| Some((facts.memory?, facts)));
     let ages = || known().map(|(memory, _)| memory.age);
     let span = ages().max().unwrap_or_default() - ages().min().unwrap_or_default();
@@ -313,7 +331,7 @@ fn memory(facts: &[Facts], count: usize) -> Finding {
             ),
             "wait that long after starting a node; do not restart several nodes at once",
         ),
-        _ => Finding::ok("age", "every node counts for new locks"),
+        _ => Finding::ok("age", of_reached(facts, missing, "every node", "each", "counts for new locks")),
     }
 }
 
@@ -339,7 +357,7 @@ mod tests {
             ),
             (Facts { run: None, ..c }, Level::Warning, "c does not report its run_id (INFO)"),
         ] {
-            let finding = independence(&[a.clone(), b.clone(), other]);
+            let finding = independence(&[a.clone(), b.clone(), other], 0);
             assert_eq!((finding.level, finding.found.as_str()), (level, expected));
         }
     }
@@ -360,16 +378,29 @@ mod tests {
                 let since = Some(since).filter(|since| !since.is_empty());
                 Facts { memory: memory_of(since, 100_000_000, Some("run")), ..node(name) }
             });
-            let finding = memory(&facts, 3);
+            let finding = memory(&facts, 0);
             assert_eq!((finding.level, finding.found.as_str()), (level, expected));
         }
     }
 
     #[test]
+    fn nothing_is_said_of_a_node_that_was_not_reached() {
+        let (a, b) = (node("a"), node("b"));
+        let facts = [a.clone(), Facts { offset: Some(0), ..b }];
+        for (missing, reached) in [(0, ""), (1, "; 1 was not reached"), (3, "; 3 were not reached")] {
+            for finding in [independence(&facts, missing), clocks(&facts, missing), memory(&facts, missing)] {
+                assert!(finding.found.ends_with(reached) && finding.level == Level::Ok, "{finding:?}");
+                assert_eq!(finding.found.contains("reached"), missing > 0, "{finding:?}");
+            }
+        }
+        assert_eq!(independence(&[a], 2).found, "only one node was reached; 2 were not");
+    }
+
+    #[test]
     fn clocks_may_be_a_second_apart() {
         let at = |name: &str, offset: i128| Facts { offset: Some(offset), ..node(name) };
-        assert_eq!(clocks(&[at("a", -400_000), at("b", 500_000)]).level, Level::Ok);
-        let apart = clocks(&[at("a", -1_000_000), at("b", 0), at("c", 4_000_000)]);
+        assert_eq!(clocks(&[at("a", -400_000), at("b", 500_000)], 0).level, Level::Ok);
+        let apart = clocks(&[at("a", -1_000_000), at("b", 0), at("c", 4_000_000)], 0);
         assert_eq!(apart.level, Level::Warning);
         assert_eq!(apart.found, "the clock of c is 5s ahead of that of a");
     }

@@ -43,11 +43,12 @@ pub(super) fn lease_clock(clocks: &Finding) -> Answer {
     Answer::new("nodes", format!("each its own, {LEASE_CLOCK}; {}", clocks.found))
 }
 
-pub(super) fn one_server(answers: &[NodeAnswer], independence: &Finding) -> Answer {
+/// `missing` nodes were not reached.
+pub(super) fn one_server(answers: &[NodeAnswer], independence: &Finding, missing: usize) -> Answer {
     denial(answers, Question::OneServer).unwrap_or_else(|| {
         let answer = match independence.level {
-            Level::Ok => "yes",
-            Level::Warning => "unknown",
+            Level::Ok if missing == 0 => "yes",
+            Level::Ok | Level::Warning => "unknown",
             Level::Problem => "no",
         };
         Answer::new(answer, &independence.found)

@@ -41,6 +41,10 @@ fn a_node_that_is_down_is_named_and_the_others_suffice() {
     let url = fixture.masters.url();
     let quorum = "3 of 5 nodes are available, and a lock needs 3: 0 more may fail";
     assert_eq!(doctor(&fixture, &url, "quorum"), (Exit::Code(0), is("warning", quorum)));
+    let reached = "each of the 3 nodes that were reached is a separate server; 2 were not reached";
+    assert_eq!(doctor(&fixture, &url, "independence").1, is("ok", reached));
+    let counted = doctor(&fixture, &url, "age").1;
+    assert!(counted[0].1.ends_with("2 were not reached") || counted[0].0 == "warning", "{counted:?}");
     let name = format!("127.0.0.1:{}: ", fixture.masters.node(1).port());
     let reached = doctor(&fixture, &url, "reachability").1;
     assert!(
