@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
+use super::errors::describe;
 use super::lock_file::{self, try_lock};
 use super::presence::{Role, announce, is_there, lock_content, unlock_content, withdraw};
 use super::trust::{OTHERS_WRITE, user};
@@ -13,6 +14,7 @@ use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Level, Question, p50
 use crate::backend::ledger::GateMode;
 use crate::backend::{io_text, race};
 use crate::clock::Moment;
+use crate::exit::FailureKind;
 
 /// How often the scratch lock is taken and released.
 const CYCLES: usize = 100;
@@ -52,12 +54,13 @@ pub(super) fn examine(location: &Location, examination: &Diagnosis) -> bool {
     examination.begin("writing");
     match Scratch::create(location) {
         Err((what, error)) => {
+            let kind = describe(&error, &what, &location.directory).failure_kind();
             let remedy = match error.raw_os_error() {
                 Some(libc::ENOSPC | libc::EDQUOT) => "make room, or name another directory",
                 Some(libc::EROFS) => "mount the file system for writing, or name another directory",
                 _ => "let this user write there, or name another directory",
             };
-            found(unusable("writing", &format!("cannot {what}: {}", io_text(&error)), remedy));
+            found(unusable("writing", &format!("cannot {what}: {}", io_text(&error)), kind, remedy));
             if is_full {
                 room.into_iter().for_each(found);
             }
@@ -80,15 +83,17 @@ pub(super) fn examine(location: &Location, examination: &Diagnosis) -> bool {
 /// Returns the finding about the directory, or the one for a directory that cannot be used.
 fn directory(location: &Location) -> Result<Finding, Finding> {
     location.prepare().map_err(|error| {
-        unusable("directory", &error.to_string(), "let this user make it, or name another directory")
+        let remedy = "let this user make it, or name another directory";
+        unusable("directory", &error.to_string(), error.failure_kind(), remedy)
     })?;
     let directory = &location.directory;
     match fs::metadata(directory) {
         Ok(metadata) if metadata.is_dir() => Ok(owner_and_mode(directory, &metadata)),
-        Ok(_) => Err(unusable("directory", "it is not a directory", "name a directory")),
+        Ok(_) => Err(unusable("directory", "it is not a directory", FailureKind::Config, "name a directory")),
         Err(error) => {
             let remedy = format!("make it: mkdir -p -m 0700 {}", directory.display());
-            Err(unusable("directory", &io_text(&error), &remedy))
+            let kind = describe(&error, "read the directory", directory).failure_kind();
+            Err(unusable("directory", &io_text(&error), kind, &remedy))
         }
     }
 }
@@ -114,13 +119,9 @@ fn answer(examination: &Diagnosis, directory: &Finding, file_system: &Finding) {
     examination.answer(Question::LeaseClock, Answer::new("none", clock));
 }
 
-fn unusable(check: &'static str, found: &str, remedy: &str) -> Finding {
-    Finding::problem(
-        check,
-        found,
-        "no lock can be taken: dlock run ends with 69, 77 or 78 and runs nothing",
-        remedy,
-    )
+fn unusable(check: &'static str, found: &str, kind: FailureKind, remedy: &str) -> Finding {
+    let consequence = format!("no lock can be taken: dlock run ends with {} and runs nothing", kind as u8);
+    Finding::problem(check, found, consequence, remedy)
 }
 
 /// A user who may rename files in a directory, or in one above it, can replace the lock file of a lock that is held.

@@ -2,6 +2,7 @@
 
 use super::{Findings, doctor, without_numbers};
 use crate::support::dlock::Dlock;
+use crate::support::doctor::assert_refused;
 use crate::support::place::Place;
 use crate::support::running::Exit;
 use std::fs::{self, Permissions};
@@ -98,6 +99,33 @@ fn an_unwritable_directory_is_a_problem() {
     let found = Findings::of(by_other_user(&place, doctor(&place, &place.url())));
     assert_eq!(found.only("writing", "problem"), "cannot make a lock file: permission denied");
     assert_eq!(found.check("exclusion").len(), 0);
+}
+
+/// With the status of a run, also where a directory is to be created.
+#[test]
+fn a_denied_directory_is_refused_as_by_a_run() {
+    let place = Place::new();
+    mode(&place.locks(), 0o755);
+    let closed = place.arg("closed");
+    fs::create_dir(&closed).unwrap();
+    mode(Path::new(&closed), 0o755);
+    let named = place.url();
+    for (url, check) in [(named.as_str(), "writing"), ("file:", "init")] {
+        let set = |run: Dlock| {
+            by_other_user(
+                &place,
+                run.env("HOME", &closed).env_remove("XDG_RUNTIME_DIR").env_remove("XDG_STATE_HOME"),
+            )
+        };
+        let init = place.bare().args(["doctor", "--init", "--json", "-b", url]);
+        let output = set(init).output();
+        assert_eq!(output.exit, Exit::Code(1), "{output:?}");
+        assert_refused(&output, check, 77, "");
+        let run = set(place.run().backend(url)).sh("echo ran").output();
+        assert_eq!((run.exit, run.stdout.as_str()), (Exit::Code(77), ""), "{run:?}");
+    }
+    let missing = place.bare().args(["doctor", "--json", "-b", "file:///nonexistent/locks"]).output();
+    assert_refused(&missing, "directory", 78, "mkdir");
 }
 
 /// A user who may rename there can replace the lock file.
