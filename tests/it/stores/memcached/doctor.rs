@@ -1,6 +1,7 @@
 //! `dlock doctor` on Memcached.
 
-use crate::support::doctor::{assert_answered, assert_found, doctor, findings};
+use crate::support::doctor::{assert_answered, assert_found, assert_refused, doctor, findings};
+use crate::support::fake::Fake;
 use crate::support::memcached::Memcached;
 use crate::support::running::Exit;
 
@@ -48,4 +49,14 @@ fn evicted_items_are_a_warning() {
     let output = doctor(&memcached.url());
     assert_eq!(output.exit, Exit::Code(0), "{}", output.stdout);
     assert_found(&output, "warning", "memory", "items evicted since the server was started: ");
+}
+
+#[test]
+fn a_refused_password_is_a_problem() {
+    let server =
+        Fake::in_turns(["CLIENT_ERROR unauthenticated\r\n", "CLIENT_ERROR authentication failure\r\n"]);
+    let output = doctor(&format!("memcached://me:other-secret@127.0.0.1:{}", server.port()));
+    assert_eq!(output.exit, Exit::Code(1), "{output:?}");
+    assert_found(&output, "problem", "authentication", "wrong username or password");
+    assert_refused(&output, "authentication", 77, "check the username and password");
 }

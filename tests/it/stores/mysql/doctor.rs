@@ -2,6 +2,7 @@
 
 use crate::support::dlock::Dlock;
 use crate::support::doctor::{answer, assert_answered, assert_found, assert_refused, init};
+use crate::support::fake::Fake;
 use crate::support::mariadb::MariaDb;
 use crate::support::place::Place;
 use crate::support::running::{Exit, Output};
@@ -87,4 +88,26 @@ fn the_table_is_created_on_request() {
     }
     let output = Dlock::run().backend(&url).sh("echo ran").output();
     assert_eq!(output.outcome(), (Exit::Code(0), "ran\n", ""));
+}
+
+/// The check of each refusal, and the status of a run.
+#[test]
+fn a_refused_connection_is_a_problem_of_its_cause() {
+    let server = MariaDb::lent();
+    let old = Fake::saying({
+        let greeting =
+            b"\x0a5.6.51-log\0\x01\0\0\0abcdefgh\0\xff\xf7\x2d\x02\0\x0f\x80\x15\0\0\0\0\0\0\0\0\0\0ijklmnopqrst\0mysql_native_password\0";
+        [&[u8::try_from(greeting.len()).expect("it is short"), 0, 0, 0][..], greeting].concat()
+    });
+    for (url, check, status, remedy) in [
+        (server.url().replace("root", "nobody"), "authentication", 77, "check the user and password"),
+        (format!("mysql://me@127.0.0.1:{}/db", old.port()), "protocol", 78, "change the URL"),
+    ] {
+        let output = doctor(&url);
+        assert_eq!(output.exit, Exit::Code(1), "{output:?}");
+        assert_refused(&output, check, status, remedy);
+        for question in ["atomic_grant", "loss", "one_server", "lease_clock"] {
+            assert_eq!(answer(&output, question).0, "unknown", "{output:?}");
+        }
+    }
 }

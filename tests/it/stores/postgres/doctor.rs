@@ -78,3 +78,26 @@ fn a_standby_and_a_missing_right_are_problems() {
     let is_safe = || answer(&doctor(&server.url()), "loss").0 == "no";
     until(SOON, "synchronous replication", is_safe);
 }
+
+/// The check of each refusal, and the status of a run.
+#[test]
+fn a_refused_connection_is_a_problem_of_its_cause() {
+    let server = Postgres::lent();
+    let at = |authority: &str| format!("postgres://{authority}@127.0.0.1:{}", server.port());
+    for (url, check, status, remedy) in [
+        (format!("{}/postgres", at("nobody")), "authentication", 77, "check the role and its password"),
+        (format!("{}/missing", at("postgres")), "database", 78, "check the name of the database"),
+    ] {
+        let output = doctor(&url);
+        assert_eq!(output.exit, Exit::Code(1), "{output:?}");
+        assert_refused(&output, check, status, remedy);
+        for question in ["atomic_grant", "loss", "one_server", "lease_clock"] {
+            assert_eq!(answer(&output, question).0, "unknown", "{output:?}");
+        }
+    }
+    server.sql("CREATE ROLE reader LOGIN");
+    server.sql("ALTER ROLE reader SET default_transaction_read_only = on");
+    let output = doctor(&server.url().replace("postgres@", "reader@"));
+    assert_eq!(output.exit, Exit::Code(1), "{output:?}");
+    assert_found(&output, "problem", "primary", "read-only transactions");
+}

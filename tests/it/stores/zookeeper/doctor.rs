@@ -1,6 +1,7 @@
 //! `dlock doctor` on ZooKeeper.
 
-use crate::support::doctor::{assert_answered, assert_found, doctor, findings};
+use crate::support::doctor::{assert_answered, assert_found, assert_refused, doctor, findings};
+use crate::support::fake::Fake;
 use crate::support::place::Place;
 use crate::support::running::Exit;
 use crate::support::zookeeper::{Ensemble, Plan, ZooKeeper};
@@ -113,4 +114,41 @@ fn an_ensemble_without_a_quorum_is_a_problem() {
     });
     // A server that has searched for a leader for a while sends its vote rarely: all of them start anew.
     zookeeper.restart_all();
+}
+
+/// Of a server that only reports its status.
+#[test]
+fn the_state_of_a_server_is_judged_by_its_status() {
+    for (status, level, check, found) in [
+        (
+            "Zookeeper version: 3.4.14-1\nMode: standalone\n",
+            "problem",
+            "server",
+            "ZooKeeper 3.4.14, standalone",
+        ),
+        ("Zookeeper version: 3.8.0-1\nMode: read-only\n", "warning", "server", "ZooKeeper 3.8.0, read-only"),
+        ("srvr is not executed because it is not in the whitelist.\n", "ok", "server", "unknown version"),
+        (
+            "This ZooKeeper instance is not currently serving requests\n",
+            "problem",
+            "quorum",
+            "it has no quorum and serves no requests",
+        ),
+    ] {
+        let server = Fake::answering_once(status);
+        let output = doctor(&format!("zookeeper://127.0.0.1:{}", server.port()));
+        assert_eq!(output.exit, Exit::Code(1), "{output:?}");
+        assert_found(&output, level, check, found);
+    }
+    let silent = Fake::answering_once("");
+    let output = doctor(&format!("zookeeper://127.0.0.1:{}", silent.port()));
+    assert_refused(&output, "session", 69, "check the log of the server");
+}
+
+#[test]
+fn one_server_that_is_down_is_a_warning() {
+    let zookeeper = ZooKeeper::lent();
+    let output = doctor(&format!("{},127.0.0.1:1", zookeeper.url()));
+    assert_eq!(output.exit, Exit::Code(0), "{output:?}");
+    assert_found(&output, "warning", "reachability", "127.0.0.1:1: connection refused");
 }
