@@ -99,7 +99,9 @@ fn breaking_a_free_lock_succeeds() {
 fn without_waiting_the_holder_is_notified_as_well() {
     for store in Store::each() {
         let inherited_lock = store.place.inherited_lock();
-        let mut run = stubborn(store.run_with_ttl("30s").args(["--grace", "1s"]), &inherited_lock);
+        let run = store.run_with_ttl("30s").args(["--grace", "3s"]);
+        let mut run = run.probe(["--inherited-lock", inherited_lock.path(), "signals"]).spawn();
+        run.await_ready();
         let output = breaking(&store).args(["--wait", "0", "--reason", "now"]).output();
         let (host, user) = (host(), user());
         let (rest, help) = match store.url().starts_with("redis") {
@@ -121,6 +123,7 @@ fn without_waiting_the_holder_is_notified_as_well() {
         let shown =
             store.place.bare().args(["status", "-b", store.url(), "--json"]).name("x").output().stdout;
         assert!(shown.contains("\"phase\":\"revoking\""), "{shown}");
+        run.await_stdout("TERM");
         let output = breaking(&store).args(["--wait", "forever", "--reason", "again"]).output();
         assert_ended(&output);
         let before = format!(", already broken by {user}@{host}: now\n");
