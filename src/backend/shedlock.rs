@@ -282,7 +282,11 @@ impl Gate {
         Ok(())
     }
 
-    async fn end_shown<D: Database>(
+    /// See [`LedgerStore::end_foreign`](super::ledger::LedgerStore::end_foreign).
+    ///
+    /// # Errors
+    /// The server could not be queried.
+    pub async fn end_shown<D: Database>(
         &self,
         db: &mut D,
         name: &LockName,
@@ -322,21 +326,5 @@ impl Gate {
     /// Returns the name of a lock in the table, as a literal.
     pub fn name<D: Database>(&self, name: &LockName) -> String {
         D::DIALECT.literal(&format!("{}{name}", self.prefix))
-    }
-}
-
-/// See [`LedgerStore::end_foreign`](super::ledger::LedgerStore::end_foreign).
-///
-/// # Errors
-/// The server could not be queried.
-pub async fn end_shown<D: Database>(
-    gate: Option<&Gate>,
-    db: &mut D,
-    name: &LockName,
-    shown: &Holder,
-) -> Result<Removal, StoreError> {
-    match gate {
-        Some(gate) => gate.end_shown(db, name, shown).await,
-        None => Ok(Removal::Impossible),
     }
 }

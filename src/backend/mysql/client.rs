@@ -13,7 +13,9 @@ use super::proxy;
 use super::reply::{Failure, Outcome, Row};
 use super::stand_in::{self, StandIn};
 use super::table::quoted;
+use super::waiting::Waiting;
 use crate::backend::StoreError;
+use crate::backend::sql::TABLE;
 use crate::clock::Moment;
 
 /// The same whatever the defaults of the server and of the user are. A statement waits for a row as long as another
@@ -69,6 +71,8 @@ impl Cluster {
 pub(super) struct Client {
     pub(super) location: Location,
     connection: Option<Connection>,
+    /// The waiter's entry that changes are awaited for.
+    pub(super) waiting: Option<Waiting>,
     /// When the last request was sent.
     pub(super) sent: Moment,
     /// The cluster to which the server belongs.
@@ -89,9 +93,20 @@ impl Client {
     /// Returns a client; does not connect.
     pub(super) fn new(location: Location) -> Client {
         let sent = Moment::now();
-        let (denied, stand_in) = (None, None);
+        let (waiting, denied, stand_in) = (None, None, None);
         let (cluster, session, id, has_tables) = (None, 0, 0, false);
-        Client { location, connection: None, sent, cluster, session, id, denied, stand_in, has_tables }
+        Client {
+            location,
+            connection: None,
+            waiting,
+            sent,
+            cluster,
+            session,
+            id,
+            denied,
+            stand_in,
+            has_tables,
+        }
     }
 
     /// Connects, unless there is a connection.
@@ -292,6 +307,24 @@ impl Client {
             Some(Outcome::Rows(rows)) => Ok(rows),
             _ => Err(malformed().into()),
         }
+    }
+
+    /// Notes that the user may not have the table, if that is what the failure means: its locks need none.
+    pub(super) fn note_missing_right(&mut self, failure: &Failure) {
+        if let Some(error) =
+            errors::missing_right(failure).filter(|_| self.location.recipe.gate_lifetime().is_some())
+        {
+            self.denied = Some(error);
+        }
+    }
+
+    /// Returns why there are no ledgers.
+    pub(super) fn why_no_ledgers(&self) -> Option<String> {
+        let denied = self.denied.as_ref()?;
+        Some(format!(
+            "without the table {TABLE} a lock has no queue, no nested runs, no tokens, no --once-per and no history, and dlock \
+             break cannot stop its command: {denied}"
+        ))
     }
 
     /// Returns whether the server that is connected is MariaDB.

@@ -2,9 +2,10 @@
 
 use super::connection::Connection;
 use super::errors;
+use super::get_lock::who_holds;
 use super::location::{Encryption, Location};
 use super::reply::Failure;
-use super::store::MysqlStore;
+use super::store::{MysqlStore, contender};
 use super::table::literal;
 use crate::backend::StoreError;
 use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question, remedy_of};
@@ -130,12 +131,12 @@ impl MysqlStore {
                 }
             }
             None => {
-                let clock = if self.has_user_lock() { SESSION_CLOCK } else { LEASE_CLOCK };
+                let clock = if self.client.has_user_lock() { SESSION_CLOCK } else { LEASE_CLOCK };
                 diagnosis.answer(Question::LeaseClock, Answer::new("server", clock));
             }
         }
         self.latency(diagnosis).await?;
-        let name = race::try_out(|| MysqlStore::contender(location.clone()), diagnosis).await?;
+        let name = race::try_out(|| contender(location.clone()), diagnosis).await?;
         if let Some(gate) = &self.shedlock {
             let _ = gate.forget(&mut self.client, &name).await;
         }
@@ -183,12 +184,12 @@ impl MysqlStore {
     /// Checks the table, and returns whether it can be used.
     async fn table(&mut self, diagnosis: &Diagnosis) -> Result<bool, StoreError> {
         diagnosis.begin("table");
-        if let Some(why) = self.why_no_ledgers() {
+        if let Some(why) = self.client.why_no_ledgers() {
             diagnosis.found(without_table(why));
             return Ok(true);
         }
         let mut sql = format!("SELECT name, ends_at, calls, {COLUMNS} FROM {TABLE} LIMIT 0");
-        if self.has_user_lock() {
+        if self.client.has_user_lock() {
             // Without these rights, the locks do without the table.
             sql.push_str(&format!(
                 "; UPDATE {TABLE} SET version = version WHERE FALSE; INSERT INTO {TABLE} SELECT * FROM {TABLE} WHERE FALSE"
@@ -202,13 +203,13 @@ impl MysqlStore {
                         return Ok(false);
                     }
                     // Without the right this only reports that.
-                    _ => self.create_table().await.map_err(Failure::from),
+                    _ => self.client.create_table().await.map_err(Failure::from),
                 }
             }
-            _ => self.query(&sql).await.map(drop),
+            _ => self.client.on_locks(&sql).await.map(drop),
         };
         if let Err(error) = checked {
-            if let Some(why) = self.why_no_ledgers() {
+            if let Some(why) = self.client.why_no_ledgers() {
                 diagnosis.found(without_table(why));
                 return Ok(true);
             }
@@ -239,7 +240,7 @@ impl MysqlStore {
     }
 
     async fn durability(&mut self, diagnosis: &Diagnosis) -> Result<(), StoreError> {
-        if self.has_user_lock() {
+        if self.client.has_user_lock() {
             let why = "with its session: when the server is restarted, when a replica takes over, or when the connection is \
                        cut or killed; the command is stopped then, but another may have begun";
             diagnosis.answer(Question::Loss, Answer::new("yes", why));
@@ -298,7 +299,7 @@ impl MysqlStore {
         diagnosis.answer(
             Question::OneServer,
             match is_direct {
-                false if self.has_user_lock() => Answer::new(
+                false if self.client.has_user_lock() => Answer::new(
                     "no",
                     "a proxy keeps a connection to a server for each client: it must choose the same server for all",
                 ),
@@ -315,7 +316,7 @@ impl MysqlStore {
     async fn latency(&mut self, diagnosis: &Diagnosis) -> Result<(), StoreError> {
         let sql = match self.client.denied {
             None => format!("SELECT version FROM {TABLE} WHERE name = x''"),
-            Some(_) => MysqlStore::who_holds("'dlock'"),
+            Some(_) => who_holds("'dlock'"),
         };
         diagnosis.measure_latency("reads", async || Ok(self.client.query(&sql).await.map(drop)?)).await
     }

@@ -1,5 +1,6 @@
 //! The recipes: what a lock is, besides its row in the table.
 
+use crate::backend::ledger::GateLifetime;
 use crate::backend::shedlock::{self, Clock};
 use crate::backend::url::UrlError;
 
@@ -38,6 +39,15 @@ impl Recipe {
             Recipe::Table => None,
             Recipe::GetLock => Some("recipe=get_lock".to_owned()),
             Recipe::ShedLock(clock) => Some(format!("recipe=shedlock&{}", clock.options())),
+        }
+    }
+
+    /// Returns what keeps the gate in front of a row.
+    pub(super) fn gate_lifetime(&self) -> Option<GateLifetime> {
+        match self {
+            Recipe::Table => None,
+            Recipe::GetLock => Some(GateLifetime::Session),
+            Recipe::ShedLock(_) => Some(GateLifetime::Lease),
         }
     }
 

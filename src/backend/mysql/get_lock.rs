@@ -8,16 +8,13 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
-use super::client::{IDLE_LIMIT, READ_ONLY, still_primary};
-use super::errors;
+use super::client::{Client, IDLE_LIMIT, READ_ONLY, still_primary};
 use super::packet::malformed;
 use super::proxy;
 use super::reply::{Failure, Outcome, Row};
-use super::store::MysqlStore;
 use super::table::literal;
-use crate::backend::ledger::document::DocumentStore;
 use crate::backend::ledger::{GateMode, Occupant, Purpose};
-use crate::backend::sql::TABLE;
+use crate::backend::sql::SessionLock;
 use crate::backend::{StoreError, io_text};
 use crate::hex;
 use crate::lock::{Claim, Holder, LockName};
@@ -84,82 +81,19 @@ fn number(row: &Row, column: usize) -> Option<u64> {
     String::from_utf8_lossy(row.get(column)?.as_ref()?).parse().ok()
 }
 
-impl MysqlStore {
+impl Client {
     /// Returns the name of a lock as an argument of `GET_LOCK`. Connects if need be: it depends on the server.
     pub(super) async fn user_lock(&mut self, name: &LockName) -> Result<String, StoreError> {
-        self.client.connect().await?;
-        let name = format!("{}{name}", self.client.location.prefix);
-        let name = user_lock(&name, !self.client.is_mariadb())?;
+        self.connect().await?;
+        let name = format!("{}{name}", self.location.prefix);
+        let name = user_lock(&name, !self.is_mariadb())?;
         Ok(format!("_utf8mb4 {}", literal(name)))
-    }
-
-    /// Returns the statements that ask who holds a lock, and whether the server is still the primary: a lock of `GET_LOCK` can be
-    /// kept on a replica by every user.
-    pub(super) fn who_holds(user_lock: &str) -> String {
-        format!("SELECT CONNECTION_ID(), IS_USED_LOCK({user_lock}); {READ_ONLY}")
-    }
-
-    /// Returns the answer.
-    ///
-    /// # Errors
-    /// The server is a replica now.
-    pub(super) fn holder_in(outcomes: &mut Vec<Outcome>) -> Result<Row, StoreError> {
-        still_primary(outcomes)?;
-        match outcomes.pop() {
-            Some(Outcome::Rows(mut rows)) if rows.len() == 1 => Ok(rows.remove(0)),
-            _ => Err(malformed()),
-        }
-    }
-
-    /// Notes the answer, until the gate of this lock is observed. A gate that another session holds is not ours.
-    pub(super) fn note_holder(&mut self, name: &LockName, answer: &Row) -> Result<(), StoreError> {
-        let own = number(answer, 0).ok_or_else(malformed)?;
-        let holder = number(answer, 1);
-        if own != self.client.id || holder != Some(own) {
-            self.gates.passages.retain(|passage| passage.name != *name);
-        }
-        self.gates.seen = Some((name.clone(), own, holder));
-        Ok(())
-    }
-
-    /// See [`DocumentStore::passed`](crate::backend::ledger::document::DocumentStore::passed).
-    pub(super) fn passage_of(&self, claim: &Claim) -> Option<(u64, u64)> {
-        let is_its = |passage: &Passage| {
-            passage.token == claim.token.reveal() && passage.session == self.client.session
-        };
-        let has_passed = self.client.is_connected() && self.gates.passages.iter().any(is_its);
-        has_passed.then_some((self.client.id, 0))
-    }
-
-    /// See [`DocumentStore::observe_gate`](crate::backend::ledger::document::DocumentStore::observe_gate). A holder is
-    /// identified by its connection.
-    pub(super) async fn observe(
-        &mut self,
-        name: &LockName,
-        purpose: &Purpose,
-    ) -> Result<Vec<Occupant>, StoreError> {
-        if self.gates.seen.as_ref().is_none_or(|(of, ..)| of != name) {
-            let sql = MysqlStore::who_holds(&self.user_lock(name).await?);
-            let answer = MysqlStore::holder_in(&mut self.client.query(&sql).await?)?;
-            self.note_holder(name, &answer)?;
-        }
-        let Some((_, own, Some(holder))) = self.gates.seen.take() else { return Ok(Vec::new()) };
-        let hint = match purpose {
-            Purpose::Operate if holder != own => Some(self.describe_connection(holder).await?),
-            _ => None,
-        };
-        let holder = Occupant {
-            identity: Some((holder, 0)),
-            mode: GateMode::Exclusive,
-            holder: Holder { hint, ..Holder::default() },
-        };
-        Ok(vec![holder])
     }
 
     /// Returns what the server shows this user of a connection.
     async fn describe_connection(&mut self, id: u64) -> Result<String, StoreError> {
         let sql = format!("SELECT user, host FROM information_schema.processlist WHERE id = {id}");
-        let rows = match self.client.rows(&sql).await {
+        let rows = match self.rows(&sql).await {
             Err(Failure::Server(_)) => Vec::new(),
             rows => rows?,
         };
@@ -172,14 +106,81 @@ impl MysqlStore {
             _ => format!("connection {id} of the server"),
         })
     }
+}
 
-    /// Tries to pass the gate. The server then ends the session when it has received no request for as long as the lease
+/// Returns the statements that ask who holds a lock, and whether the server is still the primary: a lock of `GET_LOCK` can be
+/// kept on a replica by every user.
+pub(super) fn who_holds(user_lock: &str) -> String {
+    format!("SELECT CONNECTION_ID(), IS_USED_LOCK({user_lock}); {READ_ONLY}")
+}
+
+/// Returns the answer.
+///
+/// # Errors
+/// The server is a replica now.
+pub(super) fn holder_in(outcomes: &mut Vec<Outcome>) -> Result<Row, StoreError> {
+    still_primary(outcomes)?;
+    match outcomes.pop() {
+        Some(Outcome::Rows(mut rows)) if rows.len() == 1 => Ok(rows.remove(0)),
+        _ => Err(malformed()),
+    }
+}
+
+impl Gates {
+    /// Notes the answer, until the gate of this lock is observed. A gate that another session holds is not ours.
+    pub(super) fn note_holder(
+        &mut self,
+        client: &Client,
+        name: &LockName,
+        answer: &Row,
+    ) -> Result<(), StoreError> {
+        let own = number(answer, 0).ok_or_else(malformed)?;
+        let holder = number(answer, 1);
+        if own != client.id || holder != Some(own) {
+            self.passages.retain(|passage| passage.name != *name);
+        }
+        self.seen = Some((name.clone(), own, holder));
+        Ok(())
+    }
+}
+
+impl SessionLock<Client> for Gates {
+    fn passed(&self, client: &Client, claim: &Claim) -> Option<(u64, u64)> {
+        let is_its =
+            |passage: &Passage| passage.token == claim.token.reveal() && passage.session == client.session;
+        let has_passed = client.is_connected() && self.passages.iter().any(is_its);
+        has_passed.then_some((client.id, 0))
+    }
+
+    /// A holder is identified by its connection.
+    async fn observe(
+        &mut self,
+        client: &mut Client,
+        name: &LockName,
+        purpose: &Purpose,
+    ) -> Result<Vec<Occupant>, StoreError> {
+        if self.seen.as_ref().is_none_or(|(of, ..)| of != name) {
+            let sql = who_holds(&client.user_lock(name).await?);
+            let answer = holder_in(&mut client.query(&sql).await?)?;
+            self.note_holder(client, name, &answer)?;
+        }
+        let Some((_, own, Some(holder))) = self.seen.take() else { return Ok(Vec::new()) };
+        let hint = match purpose {
+            Purpose::Operate if holder != own => Some(client.describe_connection(holder).await?),
+            _ => None,
+        };
+        let holder = Occupant {
+            identity: Some((holder, 0)),
+            mode: GateMode::Exclusive,
+            holder: Holder { hint, ..Holder::default() },
+        };
+        Ok(vec![holder])
+    }
+
+    /// The server then ends the session when it has received no request for as long as the lease
     /// lasts.
-    ///
-    /// # Errors
-    /// The store could not be queried, or a proxy has changed the session.
-    pub(super) async fn pass(&mut self, claim: &Claim) -> Result<bool, StoreError> {
-        let lock = self.user_lock(&claim.name).await?;
+    async fn pass(&mut self, client: &mut Client, claim: &Claim, _: GateMode) -> Result<bool, StoreError> {
+        let lock = client.user_lock(&claim.name).await?;
         let limit = idle_limit(claim.ttl);
         // A session may take a lock several times; what it holds already was not passed for this claim. Without the cast,
         // MySQL rejects the type of the limit (error 1232).
@@ -187,10 +188,10 @@ impl MysqlStore {
             "SET @dlock_passed = IF(IS_USED_LOCK({lock}) <=> CONNECTION_ID(), 0, GET_LOCK({lock}, 0)); SET SESSION \
              wait_timeout = CAST(IF(@dlock_passed = 1, {limit}, @@SESSION.wait_timeout) AS UNSIGNED); SELECT CONNECTION_ID(), @dlock_passed"
         );
-        let rows = self.client.rows(&sql).await?;
+        let rows = client.rows(&sql).await?;
         let row = rows.first().ok_or_else(malformed)?;
-        if number(row, 0) != Some(self.client.id) {
-            self.client.disconnect();
+        if number(row, 0) != Some(client.id) {
+            client.disconnect();
             return Err(proxy::shares_connections());
         }
         match number(row, 1) {
@@ -198,54 +199,34 @@ impl MysqlStore {
             Some(_) => return Ok(false),
             None => return Err(StoreError::unanswered("GET_LOCK has failed on the server")),
         }
-        if let Err(error) = self.client.keep(claim.ttl) {
-            self.client.disconnect();
+        if let Err(error) = client.keep(claim.ttl) {
+            client.disconnect();
             return Err(StoreError::unreachable(format!("cannot keep the connection: {}", io_text(&error))));
         }
-        self.gates.passages.push(Passage {
+        self.passages.push(Passage {
             name: claim.name.clone(),
             token: claim.token.reveal().to_owned(),
-            session: self.client.session,
+            session: client.session,
             is_left: false,
         });
         Ok(true)
     }
 
-    /// Leaves the gate, which the claim has passed. Returns whether it was kept until now.
-    ///
-    /// # Errors
-    /// The store could not be queried. The gate may be left then.
-    pub(super) async fn leave(&mut self, claim: &Claim) -> Result<bool, StoreError> {
-        let lock = self.user_lock(&claim.name).await?;
+    async fn leave(&mut self, client: &mut Client, claim: &Claim) -> Result<bool, StoreError> {
+        let lock = client.user_lock(&claim.name).await?;
         let token = claim.token.reveal();
         let mut was_left = false;
-        for passage in self.gates.passages.iter_mut().filter(|passage| passage.token == token) {
+        for passage in self.passages.iter_mut().filter(|passage| passage.token == token) {
             was_left = std::mem::replace(&mut passage.is_left, true);
         }
         let sql = format!(
             "SET @dlock_passed = RELEASE_LOCK({lock}); SET SESSION wait_timeout = {IDLE_LIMIT}; SELECT @dlock_passed"
         );
-        let rows = self.client.rows(&sql).await?;
+        let rows = client.rows(&sql).await?;
         let was_kept = rows.first().and_then(|row| number(row, 0)) == Some(1);
-        self.gates.passages.retain(|passage| passage.token != token);
-        self.client.let_go();
+        self.passages.retain(|passage| passage.token != token);
+        client.let_go();
         Ok(was_kept || was_left)
-    }
-
-    /// Notes that the user may not have the table, if that is what the failure means: its locks need none.
-    pub(super) fn note_missing_right(&mut self, failure: &Failure) {
-        if let Some(error) = errors::missing_right(failure).filter(|_| self.gate_lifetime().is_some()) {
-            self.client.denied = Some(error);
-        }
-    }
-
-    /// Returns why there are no ledgers.
-    pub(super) fn why_no_ledgers(&self) -> Option<String> {
-        let denied = self.client.denied.as_ref()?;
-        Some(format!(
-            "without the table {TABLE} a lock has no queue, no nested runs, no tokens, no --once-per and no history, and dlock \
-             break cannot stop its command: {denied}"
-        ))
     }
 }
 

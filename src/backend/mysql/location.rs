@@ -4,7 +4,7 @@ use super::authentication::Privacy;
 use super::gate::Recipe;
 use super::option_file::ClientOptions;
 use super::policy::policy;
-use super::store::MysqlStore;
+use super::store::contender;
 use crate::backend;
 use crate::backend::admin::LockAdmin;
 use crate::backend::location::{Demand, Policy};
@@ -289,6 +289,6 @@ impl backend::Location for Location {
     }
 
     fn open(&self) -> Box<dyn LockAdmin> {
-        Box::new(MysqlStore::contender(self.clone()))
+        Box::new(contender(self.clone()))
     }
 }

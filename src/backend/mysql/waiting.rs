@@ -2,12 +2,9 @@
 
 use std::time::Duration;
 
-use futures_util::future::pending;
 use tokio::time::sleep;
 
-use super::store::MysqlStore;
 use crate::backend::ledger::Ledger;
-use crate::backend::sql::TABLE;
 use crate::backend::{CLAIM_WITHIN, Change};
 use crate::lock::LockName;
 use crate::random::jitter;
@@ -36,35 +33,21 @@ pub(super) enum Turn {
     Called,
 }
 
-impl MysqlStore {
-    /// Waits until the turn of the own entry has changed; without one until the connection has ended, which may take long
-    /// to replace.
-    pub(super) async fn turn(&mut self) -> Change {
-        let Some(waiting) = &self.waiting else {
-            self.client.ended().await;
-            return Change::Disconnected;
-        };
-        let sql = format!("SELECT calls FROM {TABLE} WHERE name = {}", self.key(&waiting.name));
-        loop {
-            let Some(Waiting { ticket, reported, .. }) = self.waiting.as_mut() else {
-                return pending().await;
-            };
-            let pause = if *reported == Turn::Later { POLL } else { NEXT_POLL };
-            sleep(pause + jitter(pause * 2)).await;
-            let rows = match self.client.watch(&sql).await {
-                Ok(rows) => rows,
-                Err(_) => return Change::Disconnected,
-            };
-            let calls = rows.first().and_then(|row| row.first()?.as_deref());
-            let turn = calls.map_or(Turn::Called, |calls| turn_of(*ticket, &String::from_utf8_lossy(calls)));
-            if turn == std::mem::replace(reported, turn) {
-                continue;
-            }
-            match turn {
-                Turn::Called => return Change::OurTurn,
-                Turn::Soon => return Change::Soon(CLAIM_WITHIN),
-                Turn::Next | Turn::Later => {}
-            }
+impl Waiting {
+    /// Waits until the row is to be looked at again.
+    pub(super) async fn pause(&self) {
+        let pause = if self.reported == Turn::Later { POLL } else { NEXT_POLL };
+        sleep(pause + jitter(pause * 2)).await;
+    }
+
+    /// Returns what has changed for the waiter by what its row says now, if it is to be told.
+    pub(super) fn change(&mut self, calls: Option<&[u8]>) -> Option<Change> {
+        let turn = calls.map_or(Turn::Called, |calls| turn_of(self.ticket, &String::from_utf8_lossy(calls)));
+        let is_same = turn == std::mem::replace(&mut self.reported, turn);
+        match turn {
+            Turn::Called if !is_same => Some(Change::OurTurn),
+            Turn::Soon if !is_same => Some(Change::Soon(CLAIM_WITHIN)),
+            _ => None,
         }
     }
 }

@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use tokio_postgres::types::Type;
 
+use super::client::Client;
 use super::gate::Recipe;
 use super::key::Key;
-use super::store::PostgresStore;
-use crate::backend::ledger::{Gate, GateMode, Now, Observed, Occupant, Purpose};
-use crate::backend::{Loss, StoreError};
+use crate::backend::StoreError;
+use crate::backend::ledger::{GateMode, Occupant, Purpose};
+use crate::backend::sql::SessionLock;
 use crate::lock::{Claim, Holder, LockName};
 
 /// How long the end of a session is waited for: this often, for this long.
@@ -45,23 +46,6 @@ struct Passage {
 impl Passage {
     fn identity(&self) -> (u64, u64) {
         (u64::try_from(self.process).unwrap_or_default(), 0)
-    }
-}
-
-/// Nothing but that a hold has ended with its session.
-pub(super) struct SessionLost;
-
-impl Observed for SessionLost {
-    fn now(&self) -> Now {
-        Now { clock: Duration::ZERO, wall: 0 }
-    }
-
-    fn gate(&self) -> Gate {
-        Gate::Untried
-    }
-
-    fn loss(&self) -> Option<Loss> {
-        Some(Loss::Gone)
     }
 }
 
@@ -109,86 +93,35 @@ fn settings(ttl: Duration) -> [(&'static str, u128); 7] {
     ]
 }
 
-impl PostgresStore {
-    async fn key(&mut self, name: &LockName) -> Result<Key, StoreError> {
-        let Recipe::Advisory(rule) = self.client.location.recipe else {
+impl Advisory {
+    async fn key(&mut self, client: &mut Client, name: &LockName) -> Result<Key, StoreError> {
+        let Recipe::Advisory(rule) = client.location.recipe else {
             return Err(StoreError::Config("no advisory locks".into()));
         };
         if let Some(key) = rule.key(name).map_err(|error| StoreError::Config(error.to_string()))? {
             return Ok(key);
         }
-        if let Some(key) = self.gate.keys.get(name) {
+        if let Some(key) = self.keys.get(name) {
             return Ok(*key);
         }
-        let hash = self
-            .client
-            .query("SELECT pg_catalog.hashtext($1)::bigint", &[(&name.as_str(), Type::TEXT)])
-            .await?;
-        let hash = hash.and_then(|rows| rows.first().map_or(Ok(0), |row| row.try_get(0)));
-        let key = Key::Number(hash.map_err(|error| self.client.meaning(&error))?);
-        self.gate.keys.insert(name.clone(), key);
+        let statement = "SELECT pg_catalog.hashtext($1)::bigint";
+        let hash = client.value(statement, &[(&name.as_str(), Type::TEXT)]).await?;
+        let key = Key::Number(hash.unwrap_or_default());
+        self.keys.insert(name.clone(), key);
         Ok(key)
     }
 
     fn passage(&self, claim: &Claim) -> Option<&Passage> {
-        self.gate.passages.iter().find(|passage| passage.token == claim.token.reveal())
+        self.passages.iter().find(|passage| passage.token == claim.token.reveal())
     }
 
-    /// See [`DocumentStore::passed`](crate::backend::ledger::document::DocumentStore::passed).
-    pub(super) fn has_passed(&self, claim: &Claim) -> Option<(u64, u64)> {
-        let connection = self.client.connection();
-        let is_kept =
-            |one: &&Passage| one.is_ending || (connection.is_some() && one.connection == connection);
-        self.passage(claim).filter(is_kept).map(Passage::identity)
-    }
-
-    /// Returns whether this is about a hold whose session has ended since it passed the gate.
-    pub(super) fn has_lost_session(&self, purpose: &Purpose) -> bool {
-        match purpose {
-            Purpose::Renew(claim) | Purpose::Release(claim) => {
-                self.passage(claim).is_some() && self.has_passed(claim).is_none()
-            }
-            _ => false,
-        }
-    }
-
-    /// Returns whether a session that kept the gate has ended.
-    pub(super) fn has_lost_sessions(&self) -> bool {
-        let connection = self.client.connection();
-        self.gate.passages.iter().any(|one| connection.is_none() || one.connection != connection)
-    }
-
-    /// Returns whether a session of this client keeps the gate.
-    pub(super) fn keeps_gate(&self) -> bool {
-        let connection = self.client.connection();
-        connection.is_some() && self.gate.passages.iter().any(|one| one.connection == connection)
-    }
-
-    /// See [`DocumentStore::observe_gate`](crate::backend::ledger::document::DocumentStore::observe_gate).
-    pub(super) async fn occupants(
+    async fn occupants(
         &mut self,
+        client: &mut Client,
         name: &LockName,
         purpose: &Purpose,
     ) -> Result<Vec<Occupant>, StoreError> {
-        if matches!(purpose, Purpose::Claim(_)) {
-            // While there is time: a waiter that is called has to be quick.
-            self.own_session().await?;
-        }
-        let lost = purpose.claim().filter(|_| self.has_lost_session(purpose));
-        let lost = lost.and_then(|claim| self.passage(claim)).map(Passage::identity);
-        for _ in 0..TRIES {
-            let occupants = self.observe(name, purpose).await?;
-            if lost.is_none() || occupants.iter().all(|one| one.identity != lost) {
-                return Ok(occupants);
-            }
-            // A session announces its end before it unlocks: who holds the lock next is not known yet.
-            tokio::time::sleep(PAUSE).await;
-        }
-        self.observe(name, purpose).await
-    }
-
-    async fn observe(&mut self, name: &LockName, purpose: &Purpose) -> Result<Vec<Occupant>, StoreError> {
-        let key = self.key(name).await?;
+        let key = self.key(client, name).await?;
         let statement = format!(
             "SELECT pg_catalog.pg_backend_pid(), lock.pid, mode OPERATOR(pg_catalog.=) 'ExclusiveLock', \
              usename::pg_catalog.text, application_name, EXTRACT(epoch FROM pg_catalog.clock_timestamp() \
@@ -198,7 +131,7 @@ impl PostgresStore {
              pg_catalog.pg_database WHERE datname OPERATOR(pg_catalog.=) pg_catalog.current_database())) AND {}",
             key.condition()
         );
-        let rows = self.client.query(&statement, &[]).await?.map_err(|error| self.client.meaning(&error))?;
+        let rows = client.rows(&statement, &[]).await?;
         let (mut occupants, mut kept) = (Vec::new(), Vec::new());
         for row in &rows {
             let fields = || -> Result<_, tokio_postgres::Error> {
@@ -207,7 +140,7 @@ impl PostgresStore {
                 Ok((whose, row.try_get::<_, bool>(2)?, text(3)?, text(4)?, row.try_get::<_, Option<i64>>(5)?))
             };
             let ((this, process), is_exclusive, role, application, connected) =
-                fields().map_err(|error| self.client.meaning(&error))?;
+                fields().map_err(|error| client.meaning(&error))?;
             let mode = if is_exclusive { GateMode::Exclusive } else { GateMode::Shared };
             if this == process {
                 kept.push((process, mode));
@@ -222,40 +155,85 @@ impl PostgresStore {
         }
         if let Purpose::Renew(claim) | Purpose::Release(claim) = purpose {
             let is_its = |one: &&mut Passage| one.token == claim.token.reveal();
-            let passage = self.gate.passages.iter_mut().find(is_its);
+            let passage = self.passages.iter_mut().find(is_its);
             if let Some(lost) = passage.filter(|one| !kept.contains(&(one.process, one.mode))) {
                 lost.connection = None;
             }
         }
         Ok(occupants)
     }
+}
 
-    /// See [`DocumentStore::pass_gate`](crate::backend::ledger::document::DocumentStore::pass_gate).
-    pub(super) async fn pass(&mut self, claim: &Claim, mode: GateMode) -> Result<bool, StoreError> {
-        let key = self.key(&claim.name).await?;
-        let own = self.own_session().await?;
+impl SessionLock<Client> for Advisory {
+    fn passed(&self, client: &Client, claim: &Claim) -> Option<(u64, u64)> {
+        let connection = client.connection();
+        let is_kept =
+            |one: &&Passage| one.is_ending || (connection.is_some() && one.connection == connection);
+        self.passage(claim).filter(is_kept).map(Passage::identity)
+    }
+
+    fn is_lost(&self, client: &Client) -> bool {
+        let connection = client.connection();
+        self.passages.iter().any(|one| connection.is_none() || one.connection != connection)
+    }
+
+    fn has_ended(&self, client: &Client, purpose: &Purpose) -> bool {
+        match purpose {
+            Purpose::Renew(claim) | Purpose::Release(claim) => {
+                self.passage(claim).is_some() && self.passed(client, claim).is_none()
+            }
+            _ => false,
+        }
+    }
+
+    async fn observe(
+        &mut self,
+        client: &mut Client,
+        name: &LockName,
+        purpose: &Purpose,
+    ) -> Result<Vec<Occupant>, StoreError> {
+        if matches!(purpose, Purpose::Claim(_)) {
+            // While there is time: a waiter that is called has to be quick.
+            client.own_session().await?;
+        }
+        let lost = purpose.claim().filter(|_| self.has_ended(client, purpose));
+        let lost = lost.and_then(|claim| self.passage(claim)).map(Passage::identity);
+        for _ in 0..TRIES {
+            let occupants = self.occupants(client, name, purpose).await?;
+            if lost.is_none() || occupants.iter().all(|one| one.identity != lost) {
+                return Ok(occupants);
+            }
+            // A session announces its end before it unlocks: who holds the lock next is not known yet.
+            tokio::time::sleep(PAUSE).await;
+        }
+        self.occupants(client, name, purpose).await
+    }
+
+    async fn pass(&mut self, client: &mut Client, claim: &Claim, mode: GateMode) -> Result<bool, StoreError> {
+        let key = self.key(client, &claim.name).await?;
+        let own = client.own_session().await?;
         let kept_in = GateMode::of(claim.mode);
         let token = claim.token.reveal();
-        self.gate.passages.retain(|one| one.connection == Some(own) && one.token != token);
+        self.passages.retain(|one| one.connection == Some(own) && one.token != token);
         // The server lets a session take its own lock again.
-        let mut ours = self.gate.passages.iter().filter(|one| one.key == key);
+        let mut ours = self.passages.iter().filter(|one| one.key == key);
         if ours.any(|one| mode == GateMode::Exclusive || one.mode == GateMode::Exclusive) {
             return Ok(false);
         }
-        let ttl = self.gate.passages.iter().map(|one| one.ttl).fold(claim.ttl, Duration::max);
+        let ttl = self.passages.iter().map(|one| one.ttl).fold(claim.ttl, Duration::max);
         let statement = format!(
             "WITH gate AS MATERIALIZED (SELECT {} AS is_taken) SELECT pg_catalog.pg_backend_pid(), is_taken, ({}) FROM gate",
             take(key, mode, kept_in),
             set(&settings(ttl), "is_taken")
         );
-        let (process, is_taken) = self.verdict(&statement).await?;
-        if self.client.connection() != Some(own) {
+        let (process, is_taken) = verdict(client, &statement).await?;
+        if client.connection() != Some(own) {
             // It has been taken in another session, about which nothing is known.
-            self.client.close();
+            client.close();
             return Err(StoreError::unanswered("the connection was lost"));
         }
         if is_taken {
-            self.gate.passages.push(Passage {
+            self.passages.push(Passage {
                 token: token.to_owned(),
                 key,
                 mode: kept_in,
@@ -264,17 +242,16 @@ impl PostgresStore {
                 process,
                 is_ending: false,
             });
-            self.client.keep(Some(ttl));
+            client.keep(Some(ttl));
         }
         Ok(is_taken)
     }
 
-    /// See [`DocumentStore::leave_gate`](crate::backend::ledger::document::DocumentStore::leave_gate).
-    pub(super) async fn leave(&mut self, claim: &Claim) -> Result<bool, StoreError> {
-        let connection = self.client.connection();
+    async fn leave(&mut self, client: &mut Client, claim: &Claim) -> Result<bool, StoreError> {
+        let connection = client.connection();
         let is_its = |one: &Passage| one.token == claim.token.reveal();
-        let Some(place) = self.gate.passages.iter().position(is_its) else { return Ok(false) };
-        let passage = &mut self.gate.passages[place];
+        let Some(place) = self.passages.iter().position(is_its) else { return Ok(false) };
+        let passage = &mut self.passages[place];
         let was_ending = std::mem::replace(&mut passage.is_ending, true);
         let was_kept = if connection.is_some() && passage.connection == connection {
             let unlock = match passage.mode {
@@ -282,32 +259,31 @@ impl PostgresStore {
                 GateMode::Shared => "pg_catalog.pg_advisory_unlock_shared",
             };
             let key = passage.key.arguments();
-            let is_last = self.gate.passages.len() == 1;
+            let is_last = self.passages.len() == 1;
             let idle = set(&[("idle_session_timeout", 0)], &is_last.to_string());
-            let (_, was_kept) = self
-                .verdict(&format!("SELECT pg_catalog.pg_backend_pid(), {unlock}({key}), ({idle})"))
-                .await?;
+            let (_, was_kept) =
+                verdict(client, &format!("SELECT pg_catalog.pg_backend_pid(), {unlock}({key}), ({idle})"))
+                    .await?;
             was_kept
         } else {
             false
         };
-        self.gate.passages.remove(place);
-        let lease = self.gate.passages.iter().map(|one| one.ttl).max();
-        self.client.keep(lease.filter(|_| self.keeps_gate()));
+        self.passages.remove(place);
+        let lease = self.passages.iter().map(|one| one.ttl).max();
+        let connection = client.connection();
+        let is_its = |one: &Passage| connection.is_some() && one.connection == connection;
+        client.keep(lease.filter(|_| self.passages.iter().any(is_its)));
         // The reply to an earlier request may have been lost.
         Ok(was_kept || was_ending)
     }
+}
 
-    /// Runs a statement, and returns the process that has served it and whether it has succeeded.
-    async fn verdict(&mut self, statement: &str) -> Result<(i32, bool), StoreError> {
-        let rows = self.client.query(statement, &[]).await?;
-        let verdict = rows.and_then(|rows| match rows.first() {
-            Some(row) => Ok(Some((row.try_get(0)?, row.try_get(1)?))),
-            None => Ok(None),
-        });
-        let verdict = verdict.map_err(|error| self.client.meaning(&error))?;
-        verdict.ok_or_else(|| StoreError::unanswered("the server returned no row"))
-    }
+/// Runs a statement, and returns the process that has served it and whether it has succeeded.
+async fn verdict(client: &mut Client, statement: &str) -> Result<(i32, bool), StoreError> {
+    let rows = client.rows(statement, &[]).await?;
+    let row = rows.first().ok_or_else(|| StoreError::unanswered("the server returned no row"))?;
+    let verdict = || Ok((row.try_get(0)?, row.try_get(1)?));
+    verdict().map_err(|error| client.meaning(&error))
 }
 
 #[cfg(test)]

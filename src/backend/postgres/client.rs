@@ -2,10 +2,11 @@
 
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::rc::Rc;
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::types::{FromSql, ToSql, Type};
 use tokio_postgres::{Error, Row};
 
 use super::connection::Connection;
@@ -14,6 +15,7 @@ use super::gate::Recipe;
 use super::inspection::{self, Found};
 use super::location::Location;
 use super::options::Table;
+use super::statements::Statements;
 use crate::backend::net::{Address, HEAD_START, first_server, outlast};
 use crate::backend::{CLAIM_WITHIN, Change, StoreError};
 use crate::clock::Moment;
@@ -39,6 +41,9 @@ pub(super) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 
 pub(super) struct Client {
     pub(super) location: Location,
+    pub(super) statements: Rc<Statements>,
+    /// What to say of a role that may not have the table.
+    pub(super) lacks: Option<String>,
     connection: Option<Connection>,
     /// The server to use next, by its place in the URL.
     server: usize,
@@ -55,8 +60,11 @@ impl Client {
     /// Returns a client; does not connect.
     pub(super) fn new(location: Location) -> Client {
         let server = random::number() as usize % location.servers.len();
+        let statements = Rc::new(Statements::of(&location.table.quoted()));
         Client {
             location,
+            statements,
+            lacks: None,
             connection: None,
             server,
             found: None,
@@ -160,7 +168,7 @@ impl Client {
         &self.location.servers[self.server]
     }
 
-    /// Runs a statement, and returns its rows, up to `most`. A future that is dropped, and a server that cannot be used,
+    /// Runs a statement, and returns its rows. A future that is dropped, and a server that cannot be used,
     /// lead to another connection, to the next server, unless this one is kept.
     ///
     /// # Errors
@@ -170,21 +178,33 @@ impl Client {
         statement: &str,
         parameters: &[Parameter<'_>],
     ) -> Result<Result<Vec<Row>, Error>, StoreError> {
-        self.listening(None, statement, parameters).await
+        self.connect().await?;
+        self.send(None, statement, parameters).await
     }
 
-    /// Listens to a channel, and then runs a statement, in one go.
+    /// Likewise, where no error is expected.
     ///
     /// # Errors
     /// It failed.
-    pub(super) async fn listening(
+    pub(super) async fn rows(
         &mut self,
-        channel: Option<String>,
         statement: &str,
         parameters: &[Parameter<'_>],
-    ) -> Result<Result<Vec<Row>, Error>, StoreError> {
-        self.connect().await?;
-        self.send(channel, statement, parameters).await
+    ) -> Result<Vec<Row>, StoreError> {
+        self.query(statement, parameters).await?.map_err(|error| self.meaning(&error))
+    }
+
+    /// Returns the only value that a statement selects, if there is a row.
+    ///
+    /// # Errors
+    /// It failed.
+    pub(super) async fn value<T: for<'a> FromSql<'a>>(
+        &mut self,
+        statement: &str,
+        parameters: &[Parameter<'_>],
+    ) -> Result<Option<T>, StoreError> {
+        let rows = self.rows(statement, parameters).await?;
+        rows.first().map(|row| row.try_get(0)).transpose().map_err(|error| self.meaning(&error))
     }
 
     /// Runs a statement that needs the table in this place, see [`tables`](Client::tables); `None` if there is no table. It

@@ -8,7 +8,7 @@ use super::errors;
 use super::gate::{GATE_ALONE, Recipe};
 use super::key::Rule;
 use super::location::Location;
-use super::store::PostgresStore;
+use super::store::{PostgresStore, contender};
 use crate::backend::StoreError;
 use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question, remedy_of};
 use crate::backend::ledger::document::DocumentStore;
@@ -93,9 +93,9 @@ impl PostgresStore {
             // The name of a temporary lock fits this rule.
             primary.recipe = Recipe::Advisory(Rule::default());
         }
-        let name = race::try_out(|| PostgresStore::contender(primary.clone()), diagnosis).await?;
+        let name = race::try_out(|| contender(primary.clone()), diagnosis).await?;
         // Only a role that may delete can remove it. It is free in any case.
-        let _ = self.forget(&name).await;
+        let _ = self.client.forget(&name).await;
         if let Some(gate) = &self.shedlock {
             let _ = gate.forget(&mut self.client, &name).await;
         }
@@ -190,7 +190,7 @@ impl PostgresStore {
             return Ok(true);
         }
         diagnosis.begin("session");
-        match self.own_session().await {
+        match self.client.own_session().await {
             Ok(_) => diagnosis.found(Finding::ok("session", "a connection has a server process of its own")),
             Err(StoreError::Config(text)) => {
                 let remedy = "connect to the server itself, or use recipe=table";
@@ -213,9 +213,9 @@ impl PostgresStore {
         let mut read = self.read_table().await;
         if matches!(read, Ok(false)) {
             // Without the right this only reports that.
-            read = match self.may_create().await {
+            read = match self.client.may_create().await {
                 Ok(true) => Ok(false),
-                Ok(false) => self.create_table().await.map(|()| true),
+                Ok(false) => self.client.create_table().await.map(|()| true),
                 Err(error) => Err(error),
             };
         }
@@ -251,7 +251,7 @@ impl PostgresStore {
 
     /// Reads the table, and returns whether it exists.
     async fn read_table(&mut self) -> Result<bool, StoreError> {
-        let (statement, name) = (self.statements.read.clone(), b".".as_slice());
+        let (statement, name) = (self.client.statements.read.clone(), b".".as_slice());
         let read = self.client.on_table(LOCKS, None, &statement, &[(&name, Type::BYTEA)]).await?;
         match read {
             None => Ok(false),
@@ -260,8 +260,9 @@ impl PostgresStore {
     }
 
     async fn latency(&mut self, diagnosis: &Diagnosis) -> Result<(), StoreError> {
+        let statements = self.client.statements.clone();
         let read = async || {
-            let read = self.client.query(&self.statements.read_nothing, &[]).await?;
+            let read = self.client.query(&statements.read_nothing, &[]).await?;
             read.map(drop).map_err(|error| self.client.meaning(&error))
         };
         diagnosis.measure_latency("reads", read).await

@@ -1,6 +1,7 @@
 //! The recipes: what keeps a lock besides its row.
 
 use super::key::Rule;
+use crate::backend::ledger::GateLifetime;
 use crate::backend::shedlock::{self, Clock};
 use crate::backend::url::UrlError;
 
@@ -67,6 +68,15 @@ impl Recipe {
         match self {
             Recipe::Table | Recipe::ShedLock(_) => None,
             Recipe::Advisory(rule) => Some(*rule),
+        }
+    }
+
+    /// Returns what keeps the gate in front of a row.
+    pub(super) fn gate_lifetime(&self) -> Option<GateLifetime> {
+        match self {
+            Recipe::Table => None,
+            Recipe::Advisory(_) => Some(GateLifetime::Session),
+            Recipe::ShedLock(_) => Some(GateLifetime::Lease),
         }
     }
 

@@ -11,7 +11,7 @@ use super::gate::Recipe;
 use super::options::{OPTIONS, Options, Table};
 use super::pass_file::PassFile;
 use super::policy::policy;
-use super::store::PostgresStore;
+use super::store::contender;
 use crate::backend;
 use crate::backend::StoreError;
 use crate::backend::admin::LockAdmin;
@@ -263,6 +263,6 @@ impl backend::Location for Location {
     }
 
     fn open(&self) -> Box<dyn LockAdmin> {
-        Box::new(PostgresStore::contender(self.clone()))
+        Box::new(contender(self.clone()))
     }
 }

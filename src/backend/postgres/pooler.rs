@@ -3,8 +3,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use super::client::Client;
 use super::connection::Connection;
-use super::store::PostgresStore;
 use crate::backend::StoreError;
 
 /// Why advisory locks cannot be taken through a pooler.
@@ -20,22 +20,22 @@ const ENDS: &str = "SELECT pg_catalog.pg_backend_pid(), pg_catalog.host(pg_catal
 /// served the last one, unless a third client is faster.
 const OTHERS: usize = 3;
 
-impl PostgresStore {
+impl Client {
     /// Returns the connection, after making sure that no other one is served by the same process. Unless the server sees
     /// the same connection as this host does, others are opened for a moment.
     ///
     /// # Errors
     /// It has no process of its own ([`StoreError::Config`]), or that could not be found out.
     pub(super) async fn own_session(&mut self) -> Result<u64, StoreError> {
-        self.client.connect().await?;
-        if self.client.has_own_process() {
-            return self.client.connection().ok_or_else(lost);
+        self.connect().await?;
+        if self.has_own_process() {
+            return self.connection().ok_or_else(lost);
         }
         let (first, ends) = self.process_and_ends().await?;
-        let connection = self.client.connection().ok_or_else(lost)?;
+        let connection = self.connection().ok_or_else(lost)?;
         // A pooler has to name another process than the server's: it would not know whose request is to be cancelled.
-        let is_named = self.client.is_named(first);
-        let is_direct = is_named && ends.is_some() && ends == self.client.ends();
+        let is_named = self.is_named(first);
+        let is_direct = is_named && ends.is_some() && ends == self.ends();
         let count = match is_named {
             true if is_direct => 0,
             // The server may be behind a Unix socket, or behind a router that translates addresses.
@@ -44,8 +44,8 @@ impl PostgresStore {
         };
         let mut others = Vec::new();
         for _ in 0..count {
-            let address = self.client.server().clone();
-            let other = match Connection::open(&self.client.location, &address).await {
+            let address = self.server().clone();
+            let other = match Connection::open(&self.location, &address).await {
                 // All connections of the server may be those of waiters.
                 Err(StoreError::Unavailable { .. }) if is_named => break,
                 other => other?,
@@ -55,23 +55,24 @@ impl PostgresStore {
                 other.client.batch_execute("BEGIN").await?;
                 other.client.query_typed(PROCESS, &[]).await?.first().map_or(Ok(0), |row| row.try_get(0))
             };
-            let process: i32 = process.await.map_err(|error| match self.client.meaning(&error) {
+            let process: i32 = process.await.map_err(|error| match self.meaning(&error) {
                 StoreError::Unavailable { reason, .. } => StoreError::unanswered(reason),
                 error => error,
             })?;
             // Until the end of the check, it has that process.
             others.push(other);
             // With a pool of a single process, the second question would wait for it.
-            let is_shared = process == first || self.process().await? != first;
+            let is_shared =
+                process == first || self.value::<i32>(PROCESS, &[]).await?.unwrap_or_default() != first;
             // Another connection has another process in any case.
-            let connection = self.client.connection().filter(|current| *current == connection);
+            let connection = self.connection().filter(|current| *current == connection);
             connection.ok_or_else(lost)?;
             if is_shared {
                 return Err(StoreError::Config(SHARED.into()));
             }
         }
-        match self.client.connection() == Some(connection) {
-            true => self.client.set_own_process(),
+        match self.connection() == Some(connection) {
+            true => self.set_own_process(),
             false => return Err(lost()),
         }
         Ok(connection)
@@ -80,7 +81,7 @@ impl PostgresStore {
     /// Returns the process that serves a statement, and the ends of its connection as it sees them: the address of the
     /// client, and its own; `None` for a Unix socket.
     async fn process_and_ends(&mut self) -> Result<(i32, Option<(SocketAddr, SocketAddr)>), StoreError> {
-        let rows = self.client.query(ENDS, &[]).await?.map_err(|error| self.client.meaning(&error))?;
+        let rows = self.rows(ENDS, &[]).await?;
         let row = rows.first().ok_or_else(lost)?;
         let end = |column: usize| -> Result<Option<SocketAddr>, tokio_postgres::Error> {
             let (host, port): (Option<&str>, Option<i32>) = (row.try_get(column)?, row.try_get(column + 1)?);
@@ -89,14 +90,7 @@ impl PostgresStore {
             Ok(host.zip(port).map(SocketAddr::from))
         };
         let fields = || Ok((row.try_get(0)?, end(1)?.zip(end(3)?)));
-        fields().map_err(|error| self.client.meaning(&error))
-    }
-
-    /// Returns the process that serves a statement.
-    async fn process(&mut self) -> Result<i32, StoreError> {
-        let rows = self.client.query(PROCESS, &[]).await?;
-        let process = rows.and_then(|rows| rows.first().map_or(Ok(0), |row| row.try_get(0)));
-        process.map_err(|error| self.client.meaning(&error))
+        fields().map_err(|error| self.meaning(&error))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use tokio_postgres::Row as Record;
 
-use crate::backend::sql::{COLUMNS, LEASE_DIGITS, Row};
+use crate::backend::sql::{COLUMNS, LEASE_DIGITS, Reading, Row};
 
 /// The time, read once, after the request has arrived: no lease is shorter than the client counts it; and the process that
 /// serves the request. The statement also limits the wait for a row that others have locked, for the case that the client
@@ -114,16 +114,13 @@ pub(super) fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// The time, the serving process, and the row, if there is one.
-pub(super) type Reading = (u64, i32, Option<Row>);
-
-/// Reads what the statements return of a row.
-pub(super) fn reading(record: &Record) -> Result<Reading, tokio_postgres::Error> {
+/// Reads what the statements return of a row, and which process has served them.
+pub(super) fn reading(record: &Record) -> Result<(Reading, i32), tokio_postgres::Error> {
     let number = |column: usize| record.try_get::<_, Option<i64>>(column).map(Option::unwrap_or_default);
     let text = |column: usize| record.try_get::<_, Option<String>>(column);
     let unsigned = |number: i64| u64::try_from(number).unwrap_or_default();
     let (now, process) = (unsigned(number(0)?), record.try_get(1)?);
-    let Some(format) = record.try_get::<_, Option<i32>>(2)? else { return Ok((now, process, None)) };
+    let Some(format) = record.try_get::<_, Option<i32>>(2)? else { return Ok(((now, None), process)) };
     let row = Row {
         format: u32::try_from(format).unwrap_or_default(),
         version: unsigned(number(3)?),
@@ -135,5 +132,5 @@ pub(super) fn reading(record: &Record) -> Result<Reading, tokio_postgres::Error>
         success: text(9)?,
         outcomes: text(10)?.unwrap_or_default(),
     };
-    Ok((now, process, Some(row)))
+    Ok(((now, Some(row)), process))
 }

@@ -1,61 +1,38 @@
 //! The store of one client.
 
-mod row;
-
 use std::os::fd::BorrowedFd;
 
 use tokio_postgres::Row as Record;
 use tokio_postgres::types::Type;
 
-use super::advisory::{Advisory, SessionLost};
-use super::client::{Client, LOCKS, Parameter};
+use super::advisory::Advisory;
+use super::client::{CALLED, Client, LOCKS, NEXT, Parameter, channel};
 use super::errors;
-use super::gate::GATE_ALONE;
+use super::gate::{GATE_ALONE, Recipe};
 use super::location::Location;
 use super::policy::create_table;
-use super::statements::Statements;
-use crate::backend::admin::Removal;
+use super::statements::{reading, signed};
 use crate::backend::diagnosis::Diagnosis;
-use crate::backend::ledger::document::{self, DocumentStore};
-use crate::backend::ledger::{Contender, Done, Ledger, LedgerStore, Observed, Purpose, Step};
-use crate::backend::shedlock::{self, Dialect};
-use crate::backend::sql::{LastSeen, OwnLedgers};
-use crate::backend::{Change, Location as _, Reply, StoreError};
-use crate::lock::{Holder, LockName, LockState, NotedRecord};
+use crate::backend::ledger::document::{Revision, Shortcut};
+use crate::backend::ledger::{Contender, Effect, GateLifetime, Ledger, WaiterEntry};
+use crate::backend::shedlock::Dialect;
+use crate::backend::sql::{self, Client as _, Names, Reading, RowStore, Taken, Values};
+use crate::backend::{Change, Location as _, StoreError};
+use crate::clock::Moment;
+use crate::lock::{FencingToken, LockName};
 
-/// A client of a database. If it ends without a release, its entries end with their leases.
-pub struct PostgresStore {
-    pub(super) client: Client,
-    pub(super) statements: Statements,
-    last: LastSeen,
-    /// The advisory locks that it has taken.
-    pub(super) gate: Advisory,
-    /// The ledgers of a role that may not have the table, ...
-    own: OwnLedgers,
-    /// ... and what to say of it.
-    lacks: Option<String>,
-    /// The rows of ShedLock that it has taken.
-    pub(super) shedlock: Option<shedlock::Gate>,
+/// The locks of a database.
+pub(super) type PostgresStore = RowStore<Client>;
+
+/// Returns a client of a location; does not connect.
+pub(super) fn contender(location: Location) -> Contender<PostgresStore> {
+    let shedlock = location.recipe.shedlock();
+    RowStore::contender(Client::new(location), shedlock)
 }
 
-impl PostgresStore {
-    /// Returns a client of a location; does not connect.
-    pub(super) fn contender(location: Location) -> Contender<PostgresStore> {
-        let statements = Statements::of(&location.table.quoted());
-        let shedlock = location.recipe.shedlock();
-        Contender::new(PostgresStore {
-            client: Client::new(location),
-            statements,
-            last: LastSeen::default(),
-            gate: Advisory::default(),
-            own: OwnLedgers::default(),
-            lacks: None,
-            shedlock,
-        })
-    }
-
+impl Client {
     /// Runs a statement that needs the table, and creates it if need be.
-    async fn query(
+    async fn on_locks(
         &mut self,
         channel: Option<String>,
         statement: &str,
@@ -64,41 +41,38 @@ impl PostgresStore {
         /// It may be dropped meanwhile.
         const TRIES: usize = 3;
         for _ in 0..TRIES {
-            let result = self.client.on_table(LOCKS, channel.clone(), statement, parameters).await?;
+            let result = self.on_table(LOCKS, channel.clone(), statement, parameters).await?;
             match result {
                 Some(result) => return Ok(result),
                 None => self.create_table().await?,
             }
         }
-        let table = &self.client.location.table;
+        let table = &self.location.table;
         Err(StoreError::Config(format!("the table {table} cannot be created: see dlock doctor --policy")))
     }
 
     /// Creates the table, if the role may.
     pub(super) async fn create_table(&mut self) -> Result<(), StoreError> {
-        let statement = create_table(&self.client.location.table);
-        self.client.create(&statement).await
+        let statement = create_table(&self.location.table);
+        self.create(&statement).await
     }
 
     /// Finds out whether the role may create the table.
     pub(super) async fn may_create(&mut self) -> Result<bool, StoreError> {
-        let (statement, schema) =
-            (self.statements.may_create.clone(), self.client.location.table.schema.clone());
-        let rows = self.client.query(&statement, &[(&schema, Type::TEXT)]).await?;
-        let may = rows.and_then(|rows| rows.first().map_or(Ok(false), |row| row.try_get::<_, bool>(0)));
-        may.map_err(|error| self.client.meaning(&error))
+        let (statements, schema) = (self.statements.clone(), self.location.table.schema.clone());
+        Ok(self.value(&statements.may_create, &[(&schema, Type::TEXT)]).await?.unwrap_or_default())
     }
 
     /// Finds out whether the role may not have the table, which is missing or, with this error, does not allow a statement:
     /// then its locks are those of the gate alone.
-    async fn lacks_table(&mut self, error: Option<&tokio_postgres::Error>) -> Result<bool, StoreError> {
+    async fn lacks_table_by(&mut self, error: Option<&tokio_postgres::Error>) -> Result<bool, StoreError> {
         let has_gate = self.gate_lifetime().is_some();
         let lacks = match error {
             _ if !has_gate => false,
             Some(error) => errors::is_without_right(error),
             None => !self.may_create().await?,
         };
-        let location = &self.client.location;
+        let location = &self.location;
         let text = format!(
             "the role {} may not have the table {}, so that locks are {GATE_ALONE}: see dlock doctor --policy",
             location.user, location.table
@@ -107,134 +81,188 @@ impl PostgresStore {
         Ok(lacks)
     }
 
-    /// Returns the names that a statement selects.
-    async fn names(&mut self, statement: &str) -> Result<Vec<LockName>, StoreError> {
-        let Some(rows) = self.client.on_table(LOCKS, None, statement, &[]).await? else {
+    /// Removes the row of a lock.
+    pub(super) async fn forget(&mut self, name: &LockName) -> Result<(), StoreError> {
+        let (statements, key) = (self.statements.clone(), name.as_str().as_bytes());
+        let deleted = self.on_table(LOCKS, None, &statements.forget, &[(&key, Type::BYTEA)]).await?;
+        deleted.transpose().map(drop).map_err(|error| self.meaning(&error))
+    }
+}
+
+fn token_of(ledger: &Ledger, ticket: u64) -> Option<&str> {
+    ledger.waiters.iter().find(|waiter| waiter.ticket == ticket).map(|waiter| waiter.token.as_str())
+}
+
+impl sql::Client for Client {
+    type Session = Advisory;
+
+    fn display(&self) -> &str {
+        self.location.display()
+    }
+
+    async fn connect(&mut self) -> Result<(), StoreError> {
+        self.connect().await
+    }
+
+    fn sent(&self) -> Moment {
+        self.sent
+    }
+
+    async fn load(
+        &mut self,
+        _: &mut Advisory,
+        name: &LockName,
+        shortcut: &Shortcut,
+    ) -> Result<Option<Reading>, StoreError> {
+        if self.lacks.is_some() {
+            return Ok(None);
+        }
+        let (statements, key) = (self.statements.clone(), name.as_str().as_bytes());
+        let rows = match shortcut {
+            Shortcut::None => {
+                match self.on_table(LOCKS, None, &statements.read, &[(&key, Type::BYTEA)]).await? {
+                    None if self.lacks_table_by(None).await? => return Ok(None),
+                    Some(Err(error)) if self.lacks_table_by(Some(&error)).await? => return Ok(None),
+                    // To read a lock does not create its table.
+                    None => self.query(&statements.read_nothing, &[]).await?,
+                    Some(read) => read,
+                }
+            }
+            Shortcut::TakeIfIdle(holder) => {
+                let Taken { entries, lease_key, lease, lasts } = Taken::of(holder);
+                let parameters: [Parameter<'_>; 6] = [
+                    (&key, Type::BYTEA),
+                    (&entries, Type::TEXT),
+                    (&lease_key, Type::TEXT),
+                    (&signed(lease), Type::INT8),
+                    (&signed(lasts), Type::INT8),
+                    (&signed(FencingToken::END - 1), Type::INT8),
+                ];
+                self.on_locks(None, &statements.take, &parameters).await?
+            }
+            Shortcut::Touch(token, lease) => {
+                let lease = i64::try_from(lease.as_micros()).unwrap_or(i64::MAX);
+                let parameters: [Parameter<'_>; 3] =
+                    [(&key, Type::BYTEA), (&sql::lease_key(token), Type::TEXT), (&lease, Type::INT8)];
+                self.on_locks(None, &statements.touch, &parameters).await?
+            }
+        };
+        let rows = rows.map_err(|error| self.meaning(&error))?;
+        let record = rows.first().ok_or_else(|| StoreError::unanswered("the server returned no row"))?;
+        let (reading, process) = reading(record).map_err(|error| self.meaning(&error))?;
+        self.served_by(process);
+        Ok(Some(reading))
+    }
+
+    async fn swap(
+        &mut self,
+        name: &LockName,
+        version: u64,
+        _: u64,
+        revision: &Revision<'_>,
+    ) -> Result<Option<u64>, StoreError> {
+        let ledger = revision.ledger;
+        let own = match revision.effect {
+            Effect::Wait(ticket) => token_of(ledger, ticket).map(channel),
+            _ => None,
+        };
+        let own = own.filter(|own| self.notifies() && !self.is_listening(own));
+        let called = revision.called.iter().map(|ticket| (*ticket, CALLED));
+        let called = called.chain(revision.next.map(|ticket| (ticket, NEXT)));
+        let (channels, payloads): (Vec<String>, Vec<&str>) = called
+            .filter_map(|(ticket, payload)| Some((channel(token_of(ledger, ticket)?), payload)))
+            .unzip();
+        let Values { fencing_token, ticket, ends_at, leases, entries, success, outcomes } =
+            Values::of(ledger);
+        let (key, version) = (name.as_str().as_bytes(), signed(version));
+        let (fencing_token, ticket, ends_at) = (signed(fencing_token), signed(ticket), signed(ends_at));
+        let mut parameters: Vec<Parameter<'_>> = vec![
+            (&key, Type::BYTEA),
+            (&fencing_token, Type::INT8),
+            (&ticket, Type::INT8),
+            (&ends_at, Type::INT8),
+            (&leases, Type::TEXT),
+            (&entries, Type::TEXT),
+            (&success, Type::TEXT),
+            (&outcomes, Type::TEXT),
+            (&channels, Type::TEXT_ARRAY),
+            (&payloads, Type::TEXT_ARRAY),
+        ];
+        let statements = self.statements.clone();
+        let statement = match version {
+            0 => &statements.insert,
+            _ => {
+                parameters.push((&version, Type::INT8));
+                &statements.swap
+            }
+        };
+        let rows = match self.on_locks(own, statement, &parameters).await? {
+            Err(error) if errors::is_conflict(&error) || self.lacks_table_by(Some(&error)).await? => {
+                return Ok(None);
+            }
+            rows => rows.map_err(|error| self.meaning(&error))?,
+        };
+        let stored = rows.first().map(|row| row.try_get::<_, i64>(0)).transpose();
+        let stored = stored.map_err(|error| self.meaning(&error))?;
+        Ok(stored.map(|version| u64::try_from(version).unwrap_or_default()))
+    }
+
+    async fn names(&mut self, which: Names) -> Result<Vec<LockName>, StoreError> {
+        let statements = self.statements.clone();
+        let statement = match which {
+            Names::Used => &statements.used,
+            Names::Recorded => &statements.recorded,
+        };
+        let Some(rows) = self.on_table(LOCKS, None, statement, &[]).await? else {
             return Ok(Vec::new());
         };
-        let rows = rows.map_err(|error| self.client.meaning(&error))?;
+        let rows = rows.map_err(|error| self.meaning(&error))?;
         let names = rows.iter().filter_map(|row| std::str::from_utf8(row.try_get(0).ok()?).ok());
         Ok(names.filter_map(|name| LockName::new(name).ok()).collect())
     }
 
-    /// Removes the row of a lock.
-    pub(super) async fn forget(&mut self, name: &LockName) -> Result<(), StoreError> {
-        let (statement, key) = (self.statements.forget.clone(), name.as_str().as_bytes());
-        let deleted = self.client.on_table(LOCKS, None, &statement, &[(&key, Type::BYTEA)]).await?;
-        deleted.transpose().map(drop).map_err(|error| self.client.meaning(&error))
-    }
-}
-
-impl LedgerStore for PostgresStore {
-    fn display(&self) -> &str {
-        self.client.location.display()
+    fn lacks_table(&self) -> Option<String> {
+        self.lacks.clone()
     }
 
-    fn connect(&mut self) -> Reply<'_, Result<(), StoreError>> {
-        Box::pin(async {
-            match self.client.connect().await {
-                // What it was connected for is known without the server.
-                Err(StoreError::Unavailable { .. }) if self.has_lost_sessions() => Ok(()),
-                result => result,
-            }
-        })
+    fn is_subscribed(&self, _: &LockName, waiter: &WaiterEntry) -> bool {
+        !self.notifies() || self.is_listening(&channel(&waiter.token))
     }
 
-    async fn change<T: Send + 'static>(
-        &mut self,
-        name: &LockName,
-        purpose: Purpose,
-        decide: impl Fn(&mut Ledger, &dyn Observed) -> Step<T> + Send + 'static,
-    ) -> Result<Done<T>, StoreError> {
-        // What happened before is known to the decision.
-        self.client.clear();
-        if let Some(gate) = &mut self.shedlock {
-            gate.begin(&purpose);
+    fn is_notified(&self) -> bool {
+        self.notifies() && self.lacks.is_none()
+    }
+
+    fn clear(&mut self) {
+        self.clear();
+    }
+
+    async fn changed(&mut self) -> Change {
+        self.changed().await
+    }
+
+    fn gate_lifetime(&self) -> Option<GateLifetime> {
+        self.location.recipe.gate_lifetime()
+    }
+
+    async fn init(&mut self) -> Result<(), StoreError> {
+        if let Recipe::ShedLock(_) = self.location.recipe {
+            let table = self.location.shedlock_table.quoted();
+            self.create(&Dialect::Postgres.create_table(&table)).await?;
         }
-        let mut done = document::change(self, name, &purpose, &decide).await;
-        if matches!(done, Err(StoreError::Unavailable { .. })) && self.has_lost_session(&purpose) {
-            // Another session may see who holds the lock now.
-            done = document::change(self, name, &purpose, &decide).await;
-        }
-        let done = match done {
-            Err(StoreError::Unavailable { .. })
-                if matches!(purpose, Purpose::Renew(_)) && self.has_lost_session(&purpose) =>
-            {
-                match decide(&mut Ledger::default(), &SessionLost) {
-                    Step::Done { value, .. } => {
-                        Done { value, is_watched: true, fencing: None, lease: None, unwritten: None }
-                    }
-                    _ => unreachable!("a lost hold is neither kept nor taken"),
-                }
-            }
-            done => done?,
-        };
-        let is_notified = self.client.notifies() && self.lacks.is_none();
-        Ok(Done { is_watched: done.is_watched && is_notified, ..done })
+        self.create_table().await?;
+        self.look().await
     }
 
-    async fn read(
-        &mut self,
-        names: &[LockName],
-        view: impl Fn(&LockName, &Ledger, &dyn Observed) -> LockState + Send + 'static,
-    ) -> Result<(u64, Vec<LockState>), StoreError> {
-        document::read(self, names, view).await
-    }
-
-    fn list(&mut self) -> Reply<'_, Result<Vec<LockName>, StoreError>> {
-        Box::pin(async {
-            let statement = self.statements.used.clone();
-            self.names(&statement).await
-        })
-    }
-
-    fn list_recorded(&mut self) -> Reply<'_, Result<Vec<LockName>, StoreError>> {
-        Box::pin(async {
-            let statement = self.statements.recorded.clone();
-            self.names(&statement).await
-        })
-    }
-
-    fn history<'a>(&'a mut self, name: &'a LockName) -> Reply<'a, Result<Vec<NotedRecord>, StoreError>> {
-        Box::pin(document::history(self, name))
-    }
-
-    fn changed(&mut self) -> Reply<'_, Change> {
-        Box::pin(self.client.changed())
-    }
-
-    fn examine<'a>(&'a mut self, diagnosis: &'a Diagnosis) -> Reply<'a, Result<(), StoreError>> {
-        Box::pin(self.examine_servers(diagnosis))
-    }
-
-    fn end_foreign<'a>(
-        &'a mut self,
-        name: &'a LockName,
-        shown: &'a Holder,
-    ) -> Reply<'a, Result<Removal, StoreError>> {
-        Box::pin(shedlock::end_shown(self.shedlock.as_ref(), &mut self.client, name, shown))
-    }
-
-    fn shares_ledgers(&self) -> bool {
-        self.lacks.is_none()
-    }
-
-    fn kept_descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        self.client.descriptor().into_iter().collect()
-    }
-
-    fn init(&mut self) -> Reply<'_, Result<(), StoreError>> {
-        Box::pin(async {
-            if self.shedlock.is_some() {
-                let table = self.client.location.shedlock_table.quoted();
-                self.client.create(&Dialect::Postgres.create_table(&table)).await?;
-            }
-            self.create_table().await?;
-            self.client.look().await
-        })
+    async fn examine(store: &mut PostgresStore, diagnosis: &Diagnosis) -> Result<(), StoreError> {
+        store.examine_servers(diagnosis).await
     }
 
     fn fails_over(&self) -> bool {
-        self.client.servers().len() > 1
+        self.servers().len() > 1
+    }
+
+    fn kept(&self) -> Option<BorrowedFd<'_>> {
+        self.descriptor()
     }
 }
