@@ -27,4 +27,59 @@ mod shedlock;
 mod statements;
 mod store;
 
+use self::encryption::SslMode;
+use self::gate::Recipe;
 pub use self::location::Location;
+use super::admin::LockAdmin;
+use super::location::{Demand, Policy};
+use super::net::Address;
+use super::url::UrlError;
+use crate::backend;
+use crate::lock::{LockName, Mode};
+
+impl backend::Location for Location {
+    fn display(&self) -> &str {
+        &self.display
+    }
+
+    fn check_name(&self, name: &LockName) -> Result<(), UrlError> {
+        match &self.recipe {
+            Recipe::ShedLock(_) if name.as_str().chars().count() > backend::shedlock::LONGEST_NAME => {
+                Err(UrlError::new(backend::shedlock::TOO_LONG))
+            }
+            recipe => recipe.rule().map_or(Ok(()), |rule| rule.key(name).map(drop)),
+        }
+    }
+
+    fn refuses(&self, demand: Demand) -> Option<&'static str> {
+        match (&self.recipe, demand) {
+            (Recipe::ShedLock(_), Demand::Mode(Mode::Shared | Mode::Slots(_))) => {
+                Some(backend::shedlock::EXCLUSIVE)
+            }
+            _ => None,
+        }
+    }
+
+    fn keeps_leases(&self) -> bool {
+        self.recipe.rule().is_none()
+    }
+
+    fn insecure(&self) -> Option<&'static str> {
+        // With `prefer`, which is the default, the user has not asked for TLS.
+        self.security.warning().filter(|_| self.mode != SslMode::Prefer)
+    }
+
+    fn unverified(&self) -> Option<String> {
+        let is_local = self.servers.iter().all(|server| matches!(server, Address::Socket(_)));
+        let needed = self.security.unverified().filter(|_| !is_local);
+        needed.map(|_| "use sslmode=verify-full, without insecure".to_owned())
+    }
+
+    fn policy(&self) -> Policy {
+        policy::policy(self)
+    }
+
+    fn open(&self) -> Box<dyn LockAdmin> {
+        Box::new(store::contender(self.clone()))
+    }
+}

@@ -3,15 +3,9 @@
 use super::authentication::Privacy;
 use super::gate::Recipe;
 use super::option_file::ClientOptions;
-use super::policy::policy;
-use super::store::contender;
-use crate::backend;
-use crate::backend::admin::LockAdmin;
-use crate::backend::location::{Demand, Policy};
 use crate::backend::net::{Address, Security, TlsSettings};
-use crate::backend::shedlock;
 use crate::backend::url::{Environment, REQUIRE_VERIFIED_TLS, Url, UrlError};
-use crate::lock::{LockName, Mode};
+use crate::lock::LockName;
 
 const DEFAULT_PORT: u16 = 3306;
 const PASSWORD_VARIABLE: &str = "MYSQL_PWD";
@@ -89,8 +83,8 @@ pub struct Location {
     /// The user has confirmed that all clients use one node of a cluster.
     pub(super) has_single_writer: bool,
     /// The URL has the option of this name.
-    is_insecure: bool,
-    display: String,
+    pub(super) is_insecure: bool,
+    pub(super) display: String,
 }
 
 impl Location {
@@ -230,65 +224,5 @@ impl Location {
     /// Returns the name of a lock in the table.
     pub(super) fn key(&self, name: &LockName) -> Vec<u8> {
         [self.prefix.as_bytes(), name.as_str().as_bytes()].concat()
-    }
-}
-
-impl backend::Location for Location {
-    fn display(&self) -> &str {
-        &self.display
-    }
-
-    fn check_name(&self, name: &LockName) -> Result<(), UrlError> {
-        if let Recipe::ShedLock(_) = self.recipe
-            && self.prefix.chars().chain(name.as_str().chars()).count() > shedlock::LONGEST_NAME
-        {
-            return Err(UrlError::new(shedlock::TOO_LONG));
-        }
-        match self.key(name).len() > super::table::LONGEST_NAME {
-            true => Err(UrlError::new(format!(
-                "with the prefix it is longer than {} bytes",
-                super::table::LONGEST_NAME
-            ))),
-            false => Ok(()),
-        }
-    }
-
-    fn keeps_leases(&self) -> bool {
-        self.recipe != Recipe::GetLock
-    }
-
-    fn refuses(&self, demand: Demand) -> Option<&'static str> {
-        match (&self.recipe, demand) {
-            (Recipe::GetLock, Demand::Mode(Mode::Shared | Mode::Slots(_))) => {
-                Some("GET_LOCK has one holder: take the lock exclusively, or use recipe=table")
-            }
-            (Recipe::ShedLock(_), Demand::Mode(Mode::Shared | Mode::Slots(_))) => Some(shedlock::EXCLUSIVE),
-            _ => None,
-        }
-    }
-
-    fn insecure(&self) -> Option<&'static str> {
-        self.security.warning().filter(|_| self.is_insecure)
-    }
-
-    fn unverified(&self) -> Option<String> {
-        let is_verified =
-            self.encryption == Encryption::Verified || matches!(self.address, Address::Socket(_));
-        (!is_verified).then(|| "use ssl_mode=verify_ca with ca_file=, or ssl_mode=verify_identity".to_owned())
-    }
-
-    fn exposure(&self) -> Option<&'static str> {
-        self.security.take_exposure().then_some(
-            "the server asked for the password itself, and got it over TLS that is not verified, so that it may be anyone: \
-             use ssl_mode=verify_ca with ca_file=",
-        )
-    }
-
-    fn policy(&self) -> Policy {
-        policy(self)
-    }
-
-    fn open(&self) -> Box<dyn LockAdmin> {
-        Box::new(contender(self.clone()))
     }
 }

@@ -10,17 +10,11 @@ use super::encryption::SslMode;
 use super::gate::Recipe;
 use super::options::{OPTIONS, Options, Table};
 use super::pass_file::PassFile;
-use super::policy::policy;
-use super::store::contender;
-use crate::backend;
 use crate::backend::StoreError;
-use crate::backend::admin::LockAdmin;
-use crate::backend::location::{Demand, Policy};
 use crate::backend::net::{self, Address, BoundedStream, Security, Session, distinct, list};
 use crate::backend::shedlock;
 use crate::backend::sql::TABLE;
 use crate::backend::url::{Environment, Host, Url, UrlError};
-use crate::lock::{LockName, Mode};
 use crate::name_services;
 
 const DEFAULT_PORT: u16 = 5432;
@@ -39,11 +33,11 @@ pub struct Location {
     /// A role whose tables are used, too.
     pub(super) owner: Option<String>,
     pub(super) recipe: Recipe,
-    mode: SslMode,
+    pub(super) mode: SslMode,
     /// How the role proves its identity.
     pub(super) methods: Methods,
     pass_file: Option<PassFile>,
-    display: String,
+    pub(super) display: String,
 }
 
 impl Location {
@@ -220,49 +214,4 @@ fn socket_port(path: &std::path::Path) -> u16 {
 /// Returns the name of the user that runs dlock, as libpq takes it for the role.
 fn login_name() -> Option<String> {
     name_services::user(nix::unistd::geteuid()).map(|user| user.name)
-}
-
-impl backend::Location for Location {
-    fn display(&self) -> &str {
-        &self.display
-    }
-
-    fn check_name(&self, name: &LockName) -> Result<(), UrlError> {
-        match &self.recipe {
-            Recipe::ShedLock(_) if name.as_str().chars().count() > shedlock::LONGEST_NAME => {
-                Err(UrlError::new(shedlock::TOO_LONG))
-            }
-            recipe => recipe.rule().map_or(Ok(()), |rule| rule.key(name).map(drop)),
-        }
-    }
-
-    fn refuses(&self, demand: Demand) -> Option<&'static str> {
-        match (&self.recipe, demand) {
-            (Recipe::ShedLock(_), Demand::Mode(Mode::Shared | Mode::Slots(_))) => Some(shedlock::EXCLUSIVE),
-            _ => None,
-        }
-    }
-
-    fn keeps_leases(&self) -> bool {
-        self.recipe.rule().is_none()
-    }
-
-    fn insecure(&self) -> Option<&'static str> {
-        // With `prefer`, which is the default, the user has not asked for TLS.
-        self.security.warning().filter(|_| self.mode != SslMode::Prefer)
-    }
-
-    fn unverified(&self) -> Option<String> {
-        let is_local = self.servers.iter().all(|server| matches!(server, Address::Socket(_)));
-        let needed = self.security.unverified().filter(|_| !is_local);
-        needed.map(|_| "use sslmode=verify-full, without insecure".to_owned())
-    }
-
-    fn policy(&self) -> Policy {
-        policy(self)
-    }
-
-    fn open(&self) -> Box<dyn LockAdmin> {
-        Box::new(contender(self.clone()))
-    }
 }
