@@ -10,7 +10,7 @@ use super::gate::Recipe;
 use super::location::Location;
 use super::packet::malformed;
 use super::proxy;
-use super::reply::{Failure, Outcome, Row};
+use super::reply::{Failure, Outcome, Row, number};
 use super::stand_in::{self, StandIn};
 use super::table::quoted;
 use super::waiting::Waiting;
@@ -176,8 +176,7 @@ impl Client {
                 cluster.found()
             )));
         }
-        let id = rows(2).first().and_then(|row| row.first()?.as_deref());
-        self.id = id.and_then(|id| String::from_utf8_lossy(id).parse().ok()).ok_or_else(malformed)?;
+        self.id = rows(2).first().and_then(|row| number(row, 0)).ok_or_else(malformed)?;
         if self.location.recipe == Recipe::GetLock && self.id != u64::from(connection.thread) {
             proxy::check(&mut connection, self.id, &self.location).await?;
         }

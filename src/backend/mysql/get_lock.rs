@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use super::client::{Client, IDLE_LIMIT, READ_ONLY, still_primary};
 use super::packet::malformed;
 use super::proxy;
-use super::reply::{Failure, Outcome, Row};
+use super::reply::{Failure, Outcome, Row, number, text};
 use super::table::literal;
 use crate::backend::ledger::{GateMode, Occupant, Purpose};
 use crate::backend::sql::SessionLock;
@@ -77,10 +77,6 @@ fn idle_limit(ttl: Duration) -> u64 {
     ttl.as_millis().div_ceil(1000).clamp(1, u128::from(IDLE_LIMIT)).try_into().unwrap_or(IDLE_LIMIT)
 }
 
-fn number(row: &Row, column: usize) -> Option<u64> {
-    String::from_utf8_lossy(row.get(column)?.as_ref()?).parse().ok()
-}
-
 impl Client {
     /// Returns the name of a lock as an argument of `GET_LOCK`. Connects if need be: it depends on the server.
     pub(super) async fn user_lock(&mut self, name: &LockName) -> Result<String, StoreError> {
@@ -97,10 +93,7 @@ impl Client {
             Err(Failure::Server(_)) => Vec::new(),
             rows => rows?,
         };
-        let text = |column: usize| {
-            let value = rows.first()?.get(column)?.as_deref()?;
-            Some(String::from_utf8_lossy(value).into_owned())
-        };
+        let text = |column: usize| text(rows.first()?, column);
         Ok(match (text(0), text(1)) {
             (Some(user), Some(host)) => format!("connection {id} of {user}@{host}"),
             _ => format!("connection {id} of the server"),

@@ -4,7 +4,7 @@
 use super::connection::Connection;
 use super::location::Location;
 use super::packet::malformed;
-use super::reply::{Failure, Outcome};
+use super::reply::{Failure, Outcome, number};
 use super::table::literal;
 use crate::backend::StoreError;
 use crate::random;
@@ -58,6 +58,5 @@ async fn ask(
     let outcomes = outcomes.map_err(|failure: Failure| StoreError::from(failure))?;
     let Some(Outcome::Rows(rows)) = outcomes.last() else { return Err(malformed()) };
     let row = rows.first().ok_or_else(malformed)?;
-    let number = |column: usize| String::from_utf8_lossy(row.get(column)?.as_ref()?).parse().ok();
-    Ok((number(0), number(1)))
+    Ok((number(row, 0), number(row, 1)))
 }

@@ -22,6 +22,16 @@ pub(super) enum Outcome {
 /// A row of a result; `None` is NULL.
 pub(super) type Row = Vec<Option<Vec<u8>>>;
 
+/// Returns a value as text; `None` is NULL.
+pub(super) fn text(row: &Row, column: usize) -> Option<String> {
+    row.get(column)?.as_ref().map(|value| String::from_utf8_lossy(value).into_owned())
+}
+
+/// Returns a value that is a number.
+pub(super) fn number(row: &Row, column: usize) -> Option<u64> {
+    text(row, column)?.parse().ok()
+}
+
 /// Why statements gave no result.
 #[derive(Debug)]
 pub(super) enum Failure {

@@ -2,7 +2,7 @@
 
 use super::client::{Client, READ_ONLY, still_primary};
 use super::errors;
-use super::reply::Outcome;
+use super::reply::{Outcome, text};
 use crate::backend::StoreError;
 use crate::backend::shedlock::{Database, Dialect, Row, TABLE, missing, other_shape};
 
@@ -10,7 +10,6 @@ impl Database for Client {
     const DIALECT: Dialect = Dialect::Mysql;
 
     async fn run(&mut self, sql: &str) -> Result<Vec<Row>, StoreError> {
-        let text = |value: Vec<u8>| String::from_utf8_lossy(&value).into_owned();
         let outcomes = self.query(&format!("{sql}; {READ_ONLY}")).await.and_then(|mut outcomes| {
             still_primary(&mut outcomes)?;
             Ok(outcomes)
@@ -18,9 +17,7 @@ impl Database for Client {
         match outcomes {
             Ok(mut outcomes) => Ok(match outcomes.pop() {
                 Some(Outcome::Rows(rows)) => {
-                    let texts =
-                        |row: Vec<Option<Vec<u8>>>| row.into_iter().map(|value| value.map(text)).collect();
-                    rows.into_iter().map(texts).collect()
+                    rows.iter().map(|row| (0..row.len()).map(|column| text(row, column)).collect()).collect()
                 }
                 Some(Outcome::Changed(rows)) => (0..rows).map(|_| Row::new()).collect(),
                 None => Vec::new(),

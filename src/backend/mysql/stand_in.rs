@@ -6,7 +6,7 @@
 use std::fmt;
 
 use super::gate::Recipe;
-use super::reply::Row;
+use super::reply::{self, Row};
 use super::table::literal;
 use crate::backend::{shedlock, sql};
 
@@ -43,10 +43,7 @@ pub(super) fn kinds(recipe: &Recipe) -> String {
 impl StandIn {
     /// Returns the first of these rows of [`kinds`] that is not about a table.
     pub(super) fn among(kinds: &[Row]) -> Option<StandIn> {
-        let text = |row: &Row, column: usize| {
-            String::from_utf8_lossy(row.get(column).and_then(Option::as_deref).unwrap_or_default())
-                .into_owned()
-        };
+        let text = |row: &Row, column| reply::text(row, column).unwrap_or_default();
         let mut found = kinds.iter().map(|row| StandIn { name: text(row, 0), kind: text(row, 1) });
         found.find(|found| found.kind != "BASE TABLE")
     }

@@ -112,9 +112,7 @@ fn columns(values: &Values, calls: &str) -> [(&'static str, String); 9] {
 
 /// Returns the time, and the row of a lock if there is one.
 pub(super) fn read_row(row: &reply::Row) -> Option<(u64, Option<Row>)> {
-    let text =
-        |column: usize| row.get(column)?.as_ref().map(|value| String::from_utf8_lossy(value).into_owned());
-    let number = |column: usize| text(column)?.parse::<u64>().ok();
+    let (text, number) = (|column| reply::text(row, column), |column| reply::number(row, column));
     let now = number(0)?;
     let Some(format) = number(1) else { return Some((now, None)) };
     let row = Row {
