@@ -6,12 +6,11 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 
 use super::authentication::Privacy;
 use super::errors;
 use super::location::{Encryption, Location};
-use super::login::request_tls;
 use super::packet::{
     self, ERROR, Greeting, HEADER, LONGEST, LONGEST_LOGIN, LONGEST_REPLY, ServerError, capability, not_mysql,
     too_long,
@@ -97,7 +96,10 @@ impl Connection {
         let (mut number, mut privacy, mut has_tls) = (1, Privacy::None, false);
         let stream = match (socket, session) {
             (Socket::Tcp(mut tcp), Some(session)) if greeting.capabilities & capability::SSL != 0 => {
-                request_tls(&mut tcp).await.map_err(|error| StoreError::unreachable(io_text(&error)))?;
+                let mut request = Vec::new();
+                packet::write(1, &packet::capabilities(true), &mut request);
+                let sent = tcp.write_all(&request).await;
+                sent.map_err(|error| StoreError::unreachable(io_text(&error)))?;
                 (number, has_tls) = (2, true);
                 privacy = location.encryption.privacy();
                 net::upgrade(tcp, session, &location.security).await?

@@ -1,21 +1,11 @@
 //! The login of a connection.
 
-use std::io;
-
-use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
-
 use super::authentication::{Method, Privacy, full};
 use super::connection::Connection;
 use super::errors;
 use super::location::Location;
-use super::packet::{
-    self, END, ERROR, Greeting, LONGEST, MORE_DATA, OK, Reader, ServerError, capability, malformed,
-};
+use super::packet::{self, END, ERROR, Greeting, MORE_DATA, OK, Reader, ServerError, malformed};
 use crate::backend::StoreError;
-
-/// utf8mb4_general_ci
-const CHARACTER_SET: u8 = 45;
 
 impl Connection {
     /// Proves who the user is.
@@ -28,8 +18,7 @@ impl Connection {
         // The method that is named first may be that of other users: the server then asks to switch.
         let mut method = Method::of(&greeting.method).unwrap_or(Method::Native);
         let mut answer = method.begin(&password, &greeting.nonce, self.privacy).unwrap_or_default();
-        let mut login = Vec::new();
-        write_capabilities(&mut login, self.has_tls);
+        let mut login = packet::capabilities(self.has_tls);
         login.extend(credentials.username().unwrap_or_default().as_bytes());
         login.push(0);
         login.push(u8::try_from(answer.len()).unwrap_or_default());
@@ -64,29 +53,4 @@ impl Connection {
             self.send(&answer).await?;
         }
     }
-}
-
-/// Asks for TLS, in place of a login.
-pub(super) async fn request_tls(tcp: &mut TcpStream) -> io::Result<()> {
-    let mut request = Vec::new();
-    write_capabilities(&mut request, true);
-    let mut bytes = Vec::new();
-    packet::write(1, &request, &mut bytes);
-    tcp.write_all(&bytes).await
-}
-
-/// What a login begins with, and a request of TLS consists of.
-fn write_capabilities(bytes: &mut Vec<u8>, has_tls: bool) {
-    let capabilities = capability::FOUND_ROWS
-        | capability::CONNECT_WITH_DB
-        | capability::PROTOCOL_41
-        | capability::SECURE_CONNECTION
-        | capability::MULTI_STATEMENTS
-        | capability::MULTI_RESULTS
-        | capability::PLUGIN_AUTH
-        | if has_tls { capability::SSL } else { 0 };
-    bytes.extend(capabilities.to_le_bytes());
-    bytes.extend((LONGEST as u32).to_le_bytes());
-    bytes.push(CHARACTER_SET);
-    bytes.extend([0; 23]);
 }

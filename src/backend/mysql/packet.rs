@@ -101,6 +101,23 @@ pub(super) mod capability {
     pub(crate) const PLUGIN_AUTH: u32 = 1 << 19;
 }
 
+/// utf8mb4_general_ci
+const CHARACTER_SET: u8 = 45;
+
+/// What a login begins with, and a request of TLS consists of.
+pub(super) fn capabilities(has_tls: bool) -> Vec<u8> {
+    let capabilities = capability::FOUND_ROWS
+        | capability::CONNECT_WITH_DB
+        | capability::PROTOCOL_41
+        | capability::SECURE_CONNECTION
+        | capability::MULTI_STATEMENTS
+        | capability::MULTI_RESULTS
+        | capability::PLUGIN_AUTH
+        | if has_tls { capability::SSL } else { 0 };
+    let longest = (LONGEST as u32).to_le_bytes();
+    [&capabilities.to_le_bytes()[..], &longest, &[CHARACTER_SET], &[0; 23]].concat()
+}
+
 /// The first packet of a server.
 pub(super) struct Greeting {
     pub(super) version: String,
