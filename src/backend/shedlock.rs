@@ -95,11 +95,7 @@ impl Gate {
         purpose: &Purpose,
     ) -> Result<Vec<Occupant>, StoreError> {
         self.check(db).await?;
-        let claim = match purpose {
-            Purpose::Claim(claim) | Purpose::Renew(claim) | Purpose::Release(claim) => Some(claim),
-            Purpose::Operate | Purpose::Prepare | Purpose::Record => None,
-        };
-        let mine = claim.map(|claim| ((name.clone(), identity(&claim.token)), claim));
+        let mine = purpose.claim().map(|claim| ((name.clone(), identity(&claim.token)), claim));
         if let Some((key, claim)) = &mine {
             let passage = self.passages.get(key).copied();
             let is_extended = passage == Some(Passage::Kept) || matches!(purpose, Purpose::Renew(_));

@@ -1,12 +1,12 @@
 //! The requests of a client to its server.
 
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
-use tokio_postgres::types::{FromSql, ToSql, Type};
+use tokio_postgres::types::{FromSql, Type};
 use tokio_postgres::{Error, Row};
 
 use super::connection::Connection;
@@ -15,9 +15,9 @@ use super::gate::Recipe;
 use super::inspection::{self, Found};
 use super::location::Location;
 use super::options::Table;
-use super::statements::Statements;
+use super::statements::{Parameter, Statements};
+use crate::backend::StoreError;
 use crate::backend::net::{Address, HEAD_START, first_server, outlast};
-use crate::backend::{CLAIM_WITHIN, Change, StoreError};
 use crate::clock::Moment;
 use crate::hex;
 use crate::random;
@@ -36,15 +36,12 @@ pub(super) fn channel(token: &str) -> String {
 pub(super) const LOCKS: usize = 0;
 pub(super) const SHEDLOCK: usize = 1;
 
-/// A parameter and its type: a statement with them is sent in one go, and leaves nothing prepared.
-pub(super) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
-
 pub(super) struct Client {
     pub(super) location: Location,
     pub(super) statements: Rc<Statements>,
     /// What to say of a role that may not have the table.
     pub(super) lacks: Option<String>,
-    connection: Option<Connection>,
+    pub(super) connection: Option<Connection>,
     /// The server to use next, by its place in the URL.
     server: usize,
     /// What the connection with this identifier has found in place of the tables.
@@ -130,12 +127,6 @@ impl Client {
                 outlast(socket.as_fd(), lease.unwrap_or_default());
             }
         }
-    }
-
-    /// Returns the descriptor of a connection that is kept.
-    pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        let connection = self.connection.as_ref().filter(|connection| connection.is_kept)?;
-        connection.descriptor.as_ref().map(AsFd::as_fd)
     }
 
     /// Returns whether this connection is known to be the only one of its process.
@@ -348,31 +339,6 @@ impl Client {
     /// Returns whether notifications arrive: no pooler takes them.
     pub(super) fn notifies(&self) -> bool {
         !self.is_pooled
-    }
-
-    /// Forgets the notifications that have arrived.
-    pub(super) fn clear(&mut self) {
-        if let Some(connection) = &mut self.connection {
-            while connection.notifications.try_recv().is_ok() {}
-        }
-    }
-
-    /// Waits for a notification. Cancellation safe.
-    pub(super) async fn changed(&mut self) -> Change {
-        let Some(connection) = &mut self.connection else { return std::future::pending().await };
-        match connection.notifications.recv().await {
-            Some(notification) if notification.payload() == NEXT => Change::Soon(CLAIM_WITHIN),
-            Some(_) => Change::OurTurn,
-            None => {
-                self.connection = None;
-                Change::Disconnected
-            }
-        }
-    }
-
-    /// Returns the addresses of all servers.
-    pub(super) fn servers(&self) -> &[Address] {
-        &self.location.servers
     }
 }
 

@@ -18,11 +18,11 @@ use tokio_postgres::tls::NoTlsStream;
 use tokio_postgres::{AsyncMessage, Client, Config, Error, NoTls, Notification, Row};
 
 use super::cancellation::cancel;
-use super::client::Parameter;
 use super::errors;
 use super::greeting::{Greeting, Permission};
 use super::location::Location;
 use super::meter::{BUDGET, Meter};
+use super::statements::Parameter;
 use crate::backend::net::{Address, BoundedStream, Protocol, Security};
 use crate::backend::{StoreError, io_text};
 use crate::random;

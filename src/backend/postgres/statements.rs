@@ -1,6 +1,7 @@
 //! The statements. Each of them is one transaction, and returns the row as it is after it.
 
 use tokio_postgres::Row as Record;
+use tokio_postgres::types::{ToSql, Type};
 
 use crate::backend::sql::{COLUMNS, LEASE_DIGITS, Reading, Row};
 
@@ -21,6 +22,9 @@ const LT: &str = "OPERATOR(pg_catalog.<)";
 const GT: &str = "OPERATOR(pg_catalog.>)";
 const ADD: &str = "OPERATOR(pg_catalog.+)";
 const JOIN: &str = "OPERATOR(pg_catalog.||)";
+
+/// A parameter and its type: a statement with them is sent in one go, and leaves nothing prepared.
+pub(super) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 
 /// The statements for one table, whose name is quoted.
 pub(super) struct Statements {

@@ -1,23 +1,23 @@
 //! The store of one client.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use tokio_postgres::Row as Record;
 use tokio_postgres::types::Type;
 
 use super::advisory::Advisory;
-use super::client::{CALLED, Client, LOCKS, NEXT, Parameter, channel};
+use super::client::{CALLED, Client, LOCKS, NEXT, channel};
 use super::errors;
 use super::gate::{GATE_ALONE, Recipe};
 use super::location::Location;
 use super::policy::create_table;
-use super::statements::{reading, signed};
+use super::statements::{Parameter, reading, signed};
 use crate::backend::diagnosis::Diagnosis;
 use crate::backend::ledger::document::{Revision, Shortcut};
 use crate::backend::ledger::{Contender, Effect, GateLifetime, Ledger, WaiterEntry};
 use crate::backend::shedlock::Dialect;
 use crate::backend::sql::{self, Client as _, Names, Reading, RowStore, Taken, Values};
-use crate::backend::{Change, Location as _, StoreError};
+use crate::backend::{CLAIM_WITHIN, Change, Location as _, StoreError};
 use crate::clock::Moment;
 use crate::lock::{FencingToken, LockName};
 
@@ -234,11 +234,21 @@ impl sql::Client for Client {
     }
 
     fn clear(&mut self) {
-        self.clear();
+        if let Some(connection) = &mut self.connection {
+            while connection.notifications.try_recv().is_ok() {}
+        }
     }
 
     async fn changed(&mut self) -> Change {
-        self.changed().await
+        let Some(connection) = &mut self.connection else { return std::future::pending().await };
+        match connection.notifications.recv().await {
+            Some(notification) if notification.payload() == NEXT => Change::Soon(CLAIM_WITHIN),
+            Some(_) => Change::OurTurn,
+            None => {
+                self.connection = None;
+                Change::Disconnected
+            }
+        }
     }
 
     fn gate_lifetime(&self) -> Option<GateLifetime> {
@@ -259,10 +269,11 @@ impl sql::Client for Client {
     }
 
     fn fails_over(&self) -> bool {
-        self.servers().len() > 1
+        self.location.servers.len() > 1
     }
 
     fn kept(&self) -> Option<BorrowedFd<'_>> {
-        self.descriptor()
+        let connection = self.connection.as_ref().filter(|connection| connection.is_kept)?;
+        connection.descriptor.as_ref().map(AsFd::as_fd)
     }
 }
