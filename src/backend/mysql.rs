@@ -25,7 +25,7 @@ mod store;
 mod table;
 mod waiting;
 
-use self::gate::Recipe;
+use self::gate::{GetLock, Recipe};
 use self::location::Encryption;
 pub use self::location::Location;
 use super::admin::LockAdmin;
@@ -55,12 +55,12 @@ impl backend::Location for Location {
     }
 
     fn keeps_leases(&self) -> bool {
-        self.recipe != Recipe::GetLock
+        self.recipe != Recipe::Session(GetLock)
     }
 
     fn refuses(&self, demand: Demand) -> Option<&'static str> {
         match (&self.recipe, demand) {
-            (Recipe::GetLock, Demand::Mode(Mode::Shared | Mode::Slots(_))) => {
+            (Recipe::Session(GetLock), Demand::Mode(Mode::Shared | Mode::Slots(_))) => {
                 Some("GET_LOCK has one holder: take the lock exclusively, or use recipe=table")
             }
             (Recipe::ShedLock(_), Demand::Mode(Mode::Shared | Mode::Slots(_))) => {

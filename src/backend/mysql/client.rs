@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::connection::{Connection, is_mariadb};
 use super::errors;
-use super::gate::Recipe;
+use super::gate::{GetLock, Recipe};
 use super::location::Location;
 use super::packet::malformed;
 use super::proxy;
@@ -147,7 +147,7 @@ impl Client {
         let kinds = stand_in::kinds(&self.location.recipe);
         let outcomes = match self.location.recipe {
             Recipe::Table | Recipe::ShedLock(_) => connection.query(&format!("{sql}; {kinds}")).await,
-            Recipe::GetLock => {
+            Recipe::Session(GetLock) => {
                 let database = quoted(&self.location.database);
                 match connection.query(&format!("{sql}; USE {database}; {kinds}")).await {
                     Err(failure) if errors::missing_right(&failure).is_some() => {
@@ -177,7 +177,7 @@ impl Client {
             )));
         }
         self.id = rows(2).first().and_then(|row| number(row, 0)).ok_or_else(malformed)?;
-        if self.location.recipe == Recipe::GetLock && self.id != u64::from(connection.thread) {
+        if self.location.recipe.session().is_some() && self.id != u64::from(connection.thread) {
             proxy::check(&mut connection, self.id, &self.location).await?;
         }
         self.has_tables = false;
@@ -275,7 +275,7 @@ impl Client {
 
     /// Returns whether every request has to go over the session that was opened, which has selected the database.
     fn has_own_session(&self) -> bool {
-        self.location.recipe == Recipe::GetLock && self.denied.is_none()
+        self.location.recipe.session().is_some() && self.denied.is_none()
     }
 
     async fn send(&mut self, sql: &str) -> Result<Vec<Outcome>, Failure> {

@@ -1,9 +1,10 @@
 //! The location of a table of locks, parsed from a URL without contacting the server.
 
 use super::authentication::Privacy;
-use super::gate::Recipe;
+use super::gate::{GetLock, Recipe};
 use super::option_file::ClientOptions;
 use crate::backend::net::{Address, Security, TlsSettings};
+use crate::backend::sql::Choice;
 use crate::backend::url::{Environment, REQUIRE_VERIFIED_TLS, Url, UrlError};
 use crate::lock::LockName;
 
@@ -134,17 +135,15 @@ impl Location {
             any_name,
             ..TlsSettings::default()
         });
+        let [recipe, clock, zone] = ["recipe", "clock", "zone"].map(|name| option(name).map(String::as_str));
+        let choice = Choice { recipe, clock, zone };
         let mut location = Location {
             address,
             security: Security::of(url, tls, scheme.to_owned()),
             encryption,
             database: database.to_owned(),
             prefix: String::new(),
-            recipe: Recipe::parse(
-                option("recipe").map_or("table", |name| name),
-                option("clock").map(|it| &**it),
-                option("zone").map(|it| &**it),
-            )?,
+            recipe: Recipe::of(&choice, "get_lock", &[], || Ok(GetLock))?,
             has_single_writer: false,
             is_insecure: false,
             display: String::new(),
@@ -208,7 +207,11 @@ impl Location {
             Address::Socket(path) => (String::new(), Some(format!("socket={}", path.display()))),
         };
         let prefix = (!self.prefix.is_empty()).then(|| format!("prefix={}", self.prefix));
-        let options: Vec<String> = socket.into_iter().chain(self.recipe.options()).chain(prefix).collect();
+        let options: Vec<String> = socket
+            .into_iter()
+            .chain(self.recipe.options(|_| "recipe=get_lock".to_owned()))
+            .chain(prefix)
+            .collect();
         let mark = if options.is_empty() { "" } else { "?" };
         format!("{scheme}://{user}{host}/{}{mark}{}", self.database, options.join("&"))
     }
@@ -217,7 +220,7 @@ impl Location {
     pub(super) fn login_database(&self) -> &str {
         match self.recipe {
             Recipe::Table | Recipe::ShedLock(_) => &self.database,
-            Recipe::GetLock => "",
+            Recipe::Session(GetLock) => "",
         }
     }
 

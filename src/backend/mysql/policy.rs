@@ -26,7 +26,7 @@ pub(super) fn policy(location: &Location) -> Policy {
     let mut note = "run this with the client mariadb or mysql as an administrator, with a password in place of <password>; \
                 DELETE is only for dlock doctor, which removes its scratch lock"
         .to_owned();
-    if location.recipe == Recipe::GetLock {
+    if location.recipe.session().is_some() {
         note.push_str(
             "; GET_LOCK needs no right: a user without the table has exclusive locks, and nothing else",
         );

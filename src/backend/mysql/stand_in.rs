@@ -21,7 +21,7 @@ pub(super) struct StandIn {
 /// Returns the tables of a recipe.
 pub(super) fn tables(recipe: &Recipe) -> &'static [&'static str] {
     match recipe {
-        Recipe::Table | Recipe::GetLock => &[sql::TABLE],
+        Recipe::Table | Recipe::Session(_) => &[sql::TABLE],
         Recipe::ShedLock(_) => &[sql::TABLE, shedlock::TABLE],
     }
 }

@@ -34,7 +34,7 @@ pub(super) fn contender(location: Location) -> Contender<MysqlStore> {
 impl Client {
     /// Returns whether a lock of `GET_LOCK` is in front of each row.
     pub(super) fn has_user_lock(&self) -> bool {
-        self.location.recipe == Recipe::GetLock
+        self.location.recipe.session().is_some()
     }
 
     pub(super) fn key(&self, name: &LockName) -> String {

@@ -95,7 +95,7 @@ fn settings(ttl: Duration) -> [(&'static str, u128); 7] {
 
 impl Advisory {
     async fn key(&mut self, client: &mut Client, name: &LockName) -> Result<Key, StoreError> {
-        let Recipe::Advisory(rule) = client.location.recipe else {
+        let Recipe::Session(rule) = client.location.recipe else {
             return Err(StoreError::Config("no advisory locks".into()));
         };
         if let Some(key) = rule.key(name).map_err(|error| StoreError::Config(error.to_string()))? {

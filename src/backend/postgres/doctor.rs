@@ -91,7 +91,7 @@ impl PostgresStore {
         let mut primary = self.client.location.clone();
         if primary.recipe.rule().is_some() {
             // The name of a temporary lock fits this rule.
-            primary.recipe = Recipe::Advisory(Rule::default());
+            primary.recipe = Recipe::Session(Rule::default());
         }
         let name = race::try_out(|| contender(primary.clone()), diagnosis).await?;
         // Only a role that may delete can remove it. It is free in any case.

@@ -7,7 +7,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::authentication::Methods;
 use super::encryption::SslMode;
-use super::gate::Recipe;
+use super::gate::{self, Recipe};
 use super::options::{OPTIONS, Options, Table};
 use super::pass_file::PassFile;
 use crate::backend::StoreError;
@@ -105,7 +105,7 @@ impl Location {
         };
         options.extend(self.table.in_url(TABLE));
         options.extend(self.owner.as_ref().map(|owner| format!("owner={}", encoded(owner))));
-        options.extend(self.recipe.options());
+        options.extend(self.recipe.options(|rule| gate::options(*rule)));
         options.extend(self.shedlock_table.in_url(shedlock::TABLE));
         let options = if options.is_empty() { String::new() } else { format!("?{}", options.join("&")) };
         format!("postgres://{user}{hosts}{database}{options}")

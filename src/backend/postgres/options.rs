@@ -4,9 +4,10 @@ use std::fmt;
 
 use super::authentication::Methods;
 use super::encryption::{SslMode, of_environment};
-use super::gate::{Choice, Recipe};
+use super::gate::Recipe;
+use super::key::Rule;
 use crate::backend::shedlock;
-use crate::backend::sql::TABLE;
+use crate::backend::sql::{Choice, TABLE};
 use crate::backend::url::{Environment, REQUIRE_VERIFIED_TLS, Url, UrlError};
 
 pub(super) const OPTIONS: &[&str] = &[
@@ -76,18 +77,19 @@ impl Options {
             pass_file: None,
             security: Vec::new(),
         };
-        let mut choice = Choice::default();
+        let (mut choice, mut key, mut prefix) = (Choice::default(), None, None);
         for (name, value) in &url.query {
             match name.as_str() {
                 "recipe" => choice.recipe = Some(value),
-                "key" => choice.key = Some(value),
-                "prefix" => choice.prefix = Some(value),
+                "key" => key = Some(value.as_str()),
+                "prefix" => prefix = Some(value.as_str()),
                 "clock" => choice.clock = Some(value),
                 "zone" => choice.zone = Some(value),
                 _ => options.set(&url.scheme, name, value).map_err(|error| error.about(name))?,
             }
         }
-        options.recipe = Recipe::of(&choice)?;
+        let of_session = [("key", key), ("prefix", prefix)];
+        options.recipe = Recipe::of(&choice, "advisory", &of_session, || Rule::of(key, prefix))?;
         let is_named = options.shedlock_table != Table::named("shedlock_table", shedlock::TABLE);
         if is_named && !matches!(options.recipe, Recipe::ShedLock(_)) {
             return Err(UrlError::new("shedlock_table= is for recipe=shedlock").about("shedlock_table"));

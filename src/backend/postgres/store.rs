@@ -26,7 +26,7 @@ pub(super) type PostgresStore = RowStore<Client>;
 
 /// Returns a client of a location; does not connect.
 pub(super) fn contender(location: Location) -> Contender<PostgresStore> {
-    let shedlock = location.recipe.shedlock();
+    let shedlock = location.recipe.shedlock("");
     RowStore::contender(Client::new(location), shedlock)
 }
 
