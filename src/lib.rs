@@ -5,7 +5,10 @@
 //! | layer | purpose |
 //! |---|---|
 //! | `commands` | the subcommands, from arguments to exit |
-//! | `settings` `report` [`identity`] `outer` | arguments and environment become one resolved, checked value; what dlock prints |
+//! | `report` | every word that dlock prints |
+//! | `settings` | arguments, environment and files become one resolved, checked value |
+//! | `outer` | the locks of the dlocks that this one runs in |
+//! | [`identity`] | who dlock says that it is, and whether another dlock is alive |
 //! | [`lease`], [`child`] | keeping the lock; running the command. They do not know each other |
 //! | [`backend`] and its stores | acquire, renew, release; only [`backend::registry`] names the concrete ones |
 //! | [`lock`] [`clock`] [`exit`] `duration` `glob` `input` `readiness` [`name_services`] `process_limit` `random` `secret` | values, time, files named by users, and the exit |

@@ -8,6 +8,7 @@
 
 mod admin;
 mod cli;
+mod layout;
 mod packaging;
 mod run;
 mod stores;
