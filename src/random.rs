@@ -2,17 +2,22 @@
 
 use std::time::Duration;
 
-use uuid::Uuid;
+use crate::hex;
 
-/// Returns an id that nothing else has: 122 random bits, in 32 hex digits.
+/// Returns an id that nothing else has: 128 random bits, in 32 hex digits.
 pub fn id() -> String {
-    Uuid::new_v4().simple().to_string()
+    hex::encode(&bytes::<16>())
 }
 
-/// Returns a random number.
+/// Returns a random number below 2^62: the ids of leases in etcd are signed.
 pub fn number() -> u64 {
-    // The last 62 bits are random (RFC 9562, section 5.4).
-    Uuid::new_v4().as_u128() as u64 & (u64::MAX >> 2)
+    u64::from_ne_bytes(bytes()) >> 2
+}
+
+fn bytes<const COUNT: usize>() -> [u8; COUNT] {
+    let mut bytes = [0; COUNT];
+    getrandom::fill(&mut bytes).expect("Linux has getrandom(2)");
+    bytes
 }
 
 /// Returns a random part of a duration, for pauses between attempts ("full jitter"): clients that failed together do

@@ -21,6 +21,8 @@ use std::time::Duration;
 pub use self::doctor::DoctorReport;
 pub use self::file::to_stdout;
 pub use self::files::Files;
+use jiff::{SignedDuration, Timestamp, Zoned};
+
 pub use self::form::{Form, Pages, is_dumb};
 pub use self::histogram::Histogram;
 pub use self::outcome::{Cause, Outcome, RunReport, Started};
@@ -50,19 +52,21 @@ fn kept_by(busy: &Busy) -> Option<(&Identity, Duration, Duration)> {
 /// Describes the holder of a lock, in one sentence.
 fn describe(name: &LockName, store: &str, busy: &Busy) -> String {
     if let Some((identity, ended, rest)) = kept_by(busy) {
-        let now = chrono::Local::now();
+        let now = Zoned::now();
         // Within a few minutes, both times could be the same without the seconds.
         let clock = if ended + rest < SHORT_KEEPING { "%H:%M:%S" } else { "%H:%M" };
-        let at = |time: chrono::DateTime<chrono::Local>| {
-            let is_today = time.date_naive() == now.date_naive();
-            let date = if is_today { "" } else { "%Y-%m-%d " };
-            time.format(&format!("{date}{clock}")).to_string()
+        let at = |from_now: SignedDuration| {
+            // A time that no calendar has is shown as that of now.
+            let time = now.checked_add(from_now).unwrap_or_else(|_| now.clone());
+            let date = if time.date() == now.date() { "" } else { "%Y-%m-%d " };
+            time.strftime(&format!("{date}{clock}")).to_string()
         };
+        let signed = |distance: Duration| SignedDuration::try_from(distance).unwrap_or(SignedDuration::MAX);
         return format!(
             "{name} ran on {} until {} and is kept until {} by --min-hold",
             identity.host,
-            at(now - ended),
-            at(now + rest)
+            at(-signed(ended)),
+            at(signed(rest))
         );
     }
     let Some(first) = busy.holders.first() else {
@@ -215,9 +219,8 @@ pub fn reason(error: &anyhow::Error) -> String {
 
 /// Formats a time since 1970 as RFC 3339 in UTC, with milliseconds.
 pub fn time(since_1970: Duration) -> String {
-    let micros = i64::try_from(since_1970.as_micros()).unwrap_or(i64::MAX);
-    let time = chrono::DateTime::from_timestamp_micros(micros).unwrap_or_default();
-    time.to_rfc3339_opts(chrono::SecondsFormat::Millis, true)
+    let time = SignedDuration::try_from(since_1970).ok().and_then(|time| Timestamp::from_duration(time).ok());
+    format!("{:.3}", time.unwrap_or_default())
 }
 
 /// Returns whole milliseconds, for programs.

@@ -171,7 +171,7 @@ fn measure(only: &[&str]) -> Result<(), Box<dyn Error>> {
     let bench = Bench { dlock, servers, peers, dir: store, runs };
     let (machine, versions) = (machine::describe(), machine::versions(bench.peers.python.as_deref()));
     let bytes = std::fs::metadata(&built)?.len();
-    let date = chrono::Utc::now().format("%F").to_string();
+    let date = jiff::Timestamp::now().strftime("%F").to_string();
     println!("dlock   {} ({bytes} bytes)", built.display());
     println!("machine {}", machine::line(&machine));
     versions.iter().for_each(|version| println!("peer    {version}"));

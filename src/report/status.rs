@@ -7,6 +7,9 @@ use std::time::Duration;
 
 use self::table::{Cell, FENCING_TOKEN, Layout, Table};
 pub(super) use self::table::{Colour, painted};
+use jiff::tz::Offset;
+use jiff::{Timestamp, Zoned};
+
 use super::form::Form;
 use super::{broken_by, describe_identity, printable};
 use crate::backend::admin::Inspection;
@@ -126,13 +129,14 @@ const NO_HISTORY: &str = "nothing is known of earlier runs\n";
 
 /// The difference between local time and UTC, such as `UTC+01:00`.
 #[derive(Clone, Copy)]
-struct Zone(chrono::FixedOffset);
+struct Zone(Offset);
 
 impl fmt::Display for Zone {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0.local_minus_utc() {
-            0 => f.write_str("UTC"),
-            _ => write!(f, "UTC{}", self.0),
+        let zone = self.0.to_time_zone();
+        match self.0 {
+            Offset::UTC => f.write_str("UTC"),
+            _ => write!(f, "UTC{}", Timestamp::UNIX_EPOCH.to_zoned(zone).strftime("%:z")),
         }
     }
 }
@@ -144,7 +148,7 @@ pub fn history_text(store: &str, histories: &[(LockName, Vec<NotedRecord>)], for
         text.push_str(NO_HISTORY);
     }
     // That of now, for all times of the table.
-    let zone = Zone(*chrono::Local::now().offset());
+    let zone = Zone(Zoned::now().offset());
     for (index, (name, records)) in histories.iter().enumerate() {
         let gap = if index == 0 { "" } else { "\n" };
         text.push_str(&format!("{gap}{}\n", printable(name.as_str())));
@@ -188,8 +192,8 @@ pub fn began(at: u64, record: &Record) -> u64 {
 }
 
 fn time_at(ms: u64, zone: Zone) -> String {
-    let time = i64::try_from(ms).ok().and_then(chrono::DateTime::from_timestamp_millis).unwrap_or_default();
-    time.with_timezone(&zone.0).format("%Y-%m-%d %H:%M:%S").to_string()
+    let time = i64::try_from(ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok()).unwrap_or_default();
+    zone.0.to_datetime(time).strftime("%Y-%m-%d %H:%M:%S").to_string()
 }
 
 fn outcome(record: &Record) -> (String, Colour) {

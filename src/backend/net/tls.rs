@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use chrono::DateTime;
+use jiff::Timestamp;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -225,8 +225,8 @@ fn unusable(path: &Path, error: &dyn Display) -> StoreError {
 
 /// The day of a time.
 fn date(time: UnixTime) -> String {
-    let time = DateTime::from_timestamp(time.as_secs().try_into().unwrap_or(0), 0).unwrap_or_default();
-    time.format("%Y-%m-%d").to_string()
+    let time = time.as_secs().try_into().ok().and_then(|secs| Timestamp::from_second(secs).ok());
+    time.unwrap_or_default().strftime("%Y-%m-%d").to_string()
 }
 
 fn tls_error(error: &io::Error) -> Option<&Error> {

@@ -139,8 +139,8 @@ fn a_run_that_finds_it_done_leaves_the_lock_free() {
         let status = store.place.bare().args(["status", "-b", store.url(), "--json", "x"]).output();
         let seen: Value = serde_json::from_str(&status.stdout).unwrap();
         let last = &seen["locks"][0]["last_success"];
-        let ended = chrono::DateTime::parse_from_rfc3339(last["ended_at"].as_str().unwrap()).unwrap();
-        let success = format!("dlock_last_success_timestamp_seconds{{name=\"x\"}} {}", ended.timestamp());
+        let ended: jiff::Timestamp = last["ended_at"].as_str().unwrap().parse().unwrap();
+        let success = format!("dlock_last_success_timestamp_seconds{{name=\"x\"}} {}", ended.as_second());
         assert!(metrics.contains(&success), "{success}\n{metrics}");
     }
 }

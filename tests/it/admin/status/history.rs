@@ -307,9 +307,9 @@ fn concurrent_writers_lose_no_record() {
 #[test]
 fn the_start_of_a_run_is_recorded() {
     for store in Store::each() {
-        let before = chrono_now();
+        let before = time_now();
         let mut holder = holding(store.run());
-        let between = chrono_now();
+        let between = time_now();
         drop(holder.take_stdin());
         holder.wait();
         let record = last(&store);
@@ -322,7 +322,7 @@ fn the_start_of_a_run_is_recorded() {
 }
 
 /// Now, a millisecond wide, as dlock writes it.
-fn chrono_now() -> String {
+fn time_now() -> String {
     let output = std::process::Command::new("date").args(["-u", "+%Y-%m-%dT%H:%M:%S.%3NZ"]).output().unwrap();
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }

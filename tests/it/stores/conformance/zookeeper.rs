@@ -48,11 +48,12 @@ impl Recipe {
 
     /// The name of a node without its number.
     fn node(self) -> String {
-        let id = uuid::Uuid::new_v4();
+        let id = std::fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap();
+        let id = id.trim();
         match self {
             Recipe::Curator => format!("_c_{id}-lock-"),
             Recipe::CuratorRw => format!("_c_{id}-__WRIT__"),
-            Recipe::Kazoo => format!("{}__lock__", id.simple()),
+            Recipe::Kazoo => format!("{}__lock__", id.replace('-', "")),
         }
     }
 }
