@@ -51,6 +51,8 @@ if [ "$only_binary" = no ]; then
     [ "${#missing[@]}" = 0 ] || die "not there, and part of the packages: ${missing[*]}"
     changelog=$(sed -n '1s/^dlock (\(.*\)-[0-9]*) .*/\1/p' packaging/debian/changelog)
     [ "$changelog" = "$version" ] || die "packaging/debian/changelog begins with version $changelog, Cargo.toml has $version"
+    changelog=$(sed -n 's/^## \[\([0-9][^]]*\)\].*/\1/p' CHANGELOG.md | sed -n 1p)
+    [ "$changelog" = "$version" ] || die "the first version in CHANGELOG.md is $changelog, Cargo.toml has $version"
 fi
 
 # --- the binary -------------------------------------------------------------------------------------------------------
@@ -97,11 +99,12 @@ export SOURCE_DATE_EPOCH
 python3 packaging/third-party.py "$target" >target/packaging/third-party.txt.part
 mv target/packaging/third-party.txt.part target/packaging/third-party.txt
 gzip -9nkf target/packaging/third-party.txt
+gzip -9n <CHANGELOG.md >target/packaging/changelog.gz
 
 name=dlock-$version-$target
 rm -rf "target/packaging/$name"
 mkdir -p "target/packaging/$name/examples"
-cp "$dist/dlock" README.md LICENSE-MIT LICENSE-APACHE target/packaging/third-party.txt "target/packaging/$name"
+cp "$dist/dlock" README.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE target/packaging/third-party.txt "target/packaging/$name"
 cp -R man completions "target/packaging/$name"
 cp -R packaging/config.toml packaging/systemd "target/packaging/$name/examples"
 mkdir "target/packaging/$name/examples/prometheus"

@@ -112,7 +112,7 @@ check "it needs no other package" "" "$(dpkg-query --root="$root" --show --showf
     echo /usr/share/bash-completion/completions/dlock
     echo /usr/share/zsh/vendor-completions/_dlock
     echo /usr/share/fish/vendor_completions.d/dlock.fish
-    for name in README.md changelog.Debian.gz copyright third-party.txt.gz examples/config.toml; do echo "/usr/share/doc/dlock/$name"; done
+    for name in README.md changelog.gz changelog.Debian.gz copyright third-party.txt.gz examples/config.toml; do echo "/usr/share/doc/dlock/$name"; done
     for example in packaging/systemd/* packaging/prometheus/*.rules.yml; do echo "/usr/share/doc/dlock/examples/${example#packaging/}"; done
 } | LC_ALL=C sort >"$work/expected"
 find "$root" -path "$root/var" -prune -o -type f -printf '/%P\n' | LC_ALL=C sort >"$work/found"
