@@ -1,4 +1,7 @@
 //! The values of locking: names, tokens, modes, claims, grants. No I/O.
+//!
+//! Used by every module. What always holds: a value that exists has been checked, and a
+//! token is formatted only where it is [revealed](Token::reveal).
 
 mod natural_order;
 pub mod record;

@@ -1,6 +1,9 @@
 //! All output of dlock itself: one line for each message, on standard error, which no other module writes to.
 //! And the result of a run for programs: [`RunReport`] is written to the files of `--report` and
 //! `--metrics-file`.
+//!
+//! Called by `commands` and `lib`. What always holds: foreign text is escaped before it is printed, and a line of dlock is
+//! one line.
 
 mod doctor;
 mod entry;
@@ -18,11 +21,11 @@ mod wait_line;
 
 use std::time::Duration;
 
+use jiff::{SignedDuration, Timestamp, Zoned};
+
 pub use self::doctor::DoctorReport;
 pub use self::file::to_stdout;
 pub use self::files::Files;
-use jiff::{SignedDuration, Timestamp, Zoned};
-
 pub use self::form::{Form, Pages, is_dumb};
 pub use self::histogram::Histogram;
 pub use self::outcome::{Cause, Outcome, RunReport, Started};

@@ -1,6 +1,9 @@
 //! Resolves what dlock is to do: command line, environment and configuration files become one value for each
 //! setting, with its source, and then a plan, with every cross-check, before any store is contacted. The command
 //! line overrides the environment, which overrides the files.
+//!
+//! Called by `commands`, `report` and `lib`. What always holds: a plan that exists has passed every check that needs no
+//! store.
 
 mod acquire;
 mod backends;

@@ -4,6 +4,8 @@
 //!
 //! A reply to a keep-alive does not prove that the key is still there (etcd-io/etcd#14758): a heartbeat is the keep-alive
 //! and a linearizable read after it, and the own key is watched as well.
+//!
+//! Named only by the registry. What always holds: a hold is confirmed by a read of its own key, never by a lease alone.
 
 mod client;
 mod connection;

@@ -1,6 +1,9 @@
 //! Locks on this host: `flock(2)` on `DIRECTORY/NAME.lock`, so that `flock(1)` on the same file excludes dlock and is
 //! excluded by it. The content of the lock file is never touched. What dlock processes have to agree on (fencing
 //! counter, holders, queue, slots) is in a sidecar file beside it, under a short lock.
+//!
+//! Named only by the registry. What always holds: whoever holds the lock holds the `flock`, so that a foreign `flock(1)` and
+//! dlock never run at the same time, and a file that may be locked is never removed.
 
 mod directory;
 mod doctor;

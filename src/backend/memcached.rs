@@ -3,6 +3,8 @@
 //! exclusive holder, and no queue, history or fencing token.
 //!
 //! A server forgets items when it is full or restarts. Its locks are for efficiency only.
+//!
+//! Named only by the registry. What always holds: an item that exists is changed only by its CAS value.
 
 mod client;
 mod doctor;

@@ -1,5 +1,8 @@
 //! The traits that a lock store implements: acquire, renew, release, and notify of changes. Everything that stores have
 //! in common (waiting, deadlines, retries, supervision) is implemented once, above these traits.
+//!
+//! Called by [`lease`](crate::lease) and `commands`, which never name a concrete store: [`registry`] does. What always
+//! holds: a store that cannot be queried is unknown ([`StoreError`]), which is never reported as free, held or lost.
 
 pub mod admin;
 pub mod diagnosis;
@@ -288,7 +291,7 @@ pub enum Hazard {
     Node(String),
 }
 
-/// Why a store gave no reply. Text from the store has been scrubbed of secrets where it entered ([`crate::secret`]);
+/// Why a store gave no reply. Text from the store has been scrubbed of secrets where it entered (`crate::secret`);
 /// dlock's own words are not scrubbed: `***` in place of one of them would reveal the password.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {

@@ -1,5 +1,8 @@
 //! What every networked store shares: addresses, TCP and Unix sockets, TLS, client certificates, passwords, and the URL
 //! options for them. Of the protocols of the stores it knows only how to tell them apart.
+//!
+//! Used by every networked store, and by nothing else. What always holds: each wait has an end, and no secret is sent before
+//! the checks that its URL asks for.
 
 mod address;
 mod credentials;

@@ -3,6 +3,8 @@
 //! redsync, node-redlock, ...): each excludes the other.
 //!
 //! What those clients do not know (the holder, the fencing counter) is stored in side keys under a reserved prefix.
+//!
+//! Named only by the registry. What always holds: a lock is changed by one script, which compares the token first.
 
 mod backend;
 mod claim;

@@ -3,6 +3,9 @@
 //!
 //! dlock writes `<host>:<pid>:<digest of the token>` into `locked_by`: any process that has the token finds its hold again,
 //! and none without the token can extend or end it.
+//!
+//! Used by PostgreSQL and MySQL. What always holds: a row is extended or ended only where `locked_by` has the digest of the
+//! token.
 
 mod check;
 mod dialect;

@@ -1,6 +1,9 @@
 //! Locks in ZooKeeper: each contender has an ephemeral node whose name ends with a number that the server adds, as in
 //! the recipes of Curator and kazoo. The client with the first node holds the lock; each other client watches the last
 //! node ahead of its own that excludes it. A node ends with the session of its client.
+//!
+//! Named only by the registry. What always holds: a hold ends with the session that made its node, and no other session
+//! continues it.
 
 mod acl;
 mod client;

@@ -1,5 +1,7 @@
 //! The guard: the parent of the command, which enforces the deadline. One thread, one loop, no runtime; it talks to
 //! nothing but dlock, so that neither a store nor a network can delay it.
+//!
+//! Started by [`launch`](super::launch). What always holds: the tree is dead before the last deadline that dlock has sent.
 
 mod event_wait;
 mod mailbox;

@@ -6,6 +6,9 @@
 //! killed, the guard stops the tree at once; when dlock is stopped, it does so before the lease ends. When the guard is
 //! killed or stopped, dlock does the same. Both are subreapers (`PR_SET_CHILD_SUBREAPER`), so the one that survives
 //! inherits every orphan of the tree and can detect when the last one is dead.
+//!
+//! Called by `commands`, which joins it with the lease. What always holds: while the command or anything of its tree is
+//! alive, one of the two processes is alive that will stop it at the deadline.
 
 mod cgroup;
 mod command;

@@ -8,6 +8,8 @@
 //!
 //! The request is an argument and not an environment variable, so that no run of dlock can be mistaken for
 //! one.
+//!
+//! Called by `lib` before anything else. What always holds: whatever is wrong, it prints no message: it completes less.
 
 mod command_line;
 

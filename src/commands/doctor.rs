@@ -1,4 +1,7 @@
 //! `dlock doctor`: runs the checks of the store and of this host, and prints the findings.
+//!
+//! Called by `lib`. What always holds: without `--init` and `--fencing-floor` nothing is left in the
+//! store.
 
 mod fencing_floor;
 mod host;

@@ -1,4 +1,7 @@
 //! One file for each command; this one has what they share: standard output and the end of the process.
+//!
+//! Called by `lib`, and calls everything below. What always holds: every path ends in one [`Exit`], and what is said on the
+//! way is said by `report`.
 
 pub mod acquire;
 pub mod break_lock;

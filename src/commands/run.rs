@@ -1,5 +1,8 @@
 //! `dlock run`: takes the lock, runs the command under it, and releases it. Joins the lease and the child,
 //! which are independent of each other.
+//!
+//! What always holds: the lock is released only after the command has ended, and its tree unless `--orphans leave`
+//! spares it.
 
 mod acquisition;
 mod conclusion;

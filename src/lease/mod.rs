@@ -1,5 +1,8 @@
 //! The lease of a lock: its validity, its acquisition, its renewal. Knows stores only through their trait, and nothing
 //! about the command.
+//!
+//! Called by `commands`. What always holds: validity is counted from before a request was sent, so that dlock gives a lease
+//! up before the store does.
 
 pub mod acquire;
 pub mod acquire_all;

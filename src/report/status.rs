@@ -1,15 +1,17 @@
 //! Holders and waiters: as a table for people, and as JSON for programs.
+//!
+//! Called by `commands/status`. What always holds: both show the same inspection.
 
 mod table;
 
 use std::fmt;
 use std::time::Duration;
 
-use self::table::{Cell, FENCING_TOKEN, Layout, Table};
-pub(super) use self::table::{Colour, painted};
 use jiff::tz::Offset;
 use jiff::{Timestamp, Zoned};
 
+use self::table::{Cell, FENCING_TOKEN, Layout, Table};
+pub(super) use self::table::{Colour, painted};
 use super::form::Form;
 use super::{broken_by, describe_identity, printable};
 use crate::backend::admin::Inspection;

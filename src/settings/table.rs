@@ -1,6 +1,9 @@
 //! The table of settings: each row is an option of `dlock run`, its environment variable, its key in a
 //! configuration file, its default and its limits. The command line, the files, `dlock config show` and the
 //! completions are derived from it.
+//!
+//! Used by the plans of this folder. What always holds: a value passes the same check, whichever source it
+//! comes from.
 
 mod lock_table;
 

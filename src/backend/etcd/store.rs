@@ -1,4 +1,7 @@
 //! The store of one client: its entries are keys with leases, in the order of their creation.
+//!
+//! Opened by the root of the store. What always holds: every entry that it creates has a lease; only the document
+//! beside the entries stays.
 
 mod entry;
 mod transaction;

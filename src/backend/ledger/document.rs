@@ -2,6 +2,9 @@
 //!
 //! A change is decided on the value that was read, and stored if the version is still that; otherwise another client was
 //! faster, and the ledger is read again.
+//!
+//! Used by stores that can swap a value if its version is still the one that was read. What always holds: nothing is
+//! stored that was not decided on the very value that it replaces.
 
 mod gate;
 

@@ -4,6 +4,8 @@
 //! the entries is reading the ledger. Who may have the lock follows from their order alone: no entry is ever added
 //! before another one, so a claim that is found to be entitled stays so until it has recorded its grant, and runs only
 //! after that. An entry is in the list until the store ends its lease or session, so each listed one is alive.
+//!
+//! Used by etcd and ZooKeeper. What always holds: a claim runs only after its grant stands in its own entry.
 
 mod plan;
 

@@ -5,6 +5,9 @@
 //! the request. A [`Contender`] makes a [`Backend`](super::Backend) of them and of a [`LedgerStore`], which only stores
 //! ledgers and observes: it decides nothing. Most stores keep a ledger in one of two shapes: as one [document], or as
 //! [entries] of its contenders.
+//!
+//! Used by the stores, except Redis, whose script decides the same, and Memcached. What always holds: a decision depends
+//! on its arguments alone, without a socket or a clock, so that every interleaving of small cases can be explored.
 
 mod contender;
 pub mod decide;

@@ -67,7 +67,7 @@ impl Credentials {
         }
     }
 
-    /// Returns the current password. From then on it is a known [`secret`].
+    /// Returns the current password. From then on it is a known `secret`.
     ///
     /// # Errors
     /// The file cannot be read, or has more than one line.

@@ -1,4 +1,7 @@
 //! TLS: the server is verified by default, against the system's certificate authorities or those of a file.
+//!
+//! Used by this folder alone: stores open a stream and do not see whether it is encrypted. What always holds: unless the
+//! URL says otherwise, nothing is sent to a server that has not proved its identity.
 
 mod client_certificate;
 mod verifier;

@@ -4,6 +4,8 @@
 //! (`MOVED`); a node that the slot is migrating from redirects for keys that it does not have (`ASK`); see the Redis
 //! Cluster specification, "Redirection and resharding". All keys of a lock are in one slot, but each of them migrates
 //! separately: [`migration`] describes what is done meanwhile.
+//!
+//! Used by `RedisStore`. What always holds: all keys of a lock are in one slot, so that one node decides.
 
 mod inspect;
 mod migration;

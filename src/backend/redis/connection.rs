@@ -2,6 +2,9 @@
 //!
 //! The wire format is that of the redis crate. The connections are dlock's own, because those of the crate complete the
 //! handshake before they send a request.
+//!
+//! Used by the stores of this folder. What always holds: a connection is used again only after every reply to it has been
+//! read in full, so that a reply never belongs to an earlier request.
 
 mod exchange;
 mod handshake;

@@ -1,4 +1,6 @@
 //! `dlock doctor` for one server: checks, one after another over one connection, whether it is fit to hold locks.
+//!
+//! Called by `RedisStore` for `dlock doctor`. What always holds: it changes only keys of its own scratch lock.
 
 pub(super) mod answers;
 pub(super) mod clock;

@@ -1,4 +1,6 @@
 //! Administration of the locks of a server: listing, inspecting, history, revoking and removing holds.
+//!
+//! Called by `commands` as a [`LockAdmin`]. What always holds: listing and inspecting change nothing.
 
 mod view;
 

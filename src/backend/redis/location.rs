@@ -1,4 +1,6 @@
 //! The location of Redis servers and how to connect to them, parsed from a URL without contacting a server.
+//!
+//! Used by the whole folder. What always holds: it opens nothing and keeps no connection.
 
 mod topology;
 mod url;

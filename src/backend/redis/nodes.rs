@@ -1,4 +1,7 @@
 //! The known nodes of a cluster, and which of them to use.
+//!
+//! Used by [`cluster`](super::cluster). What always holds: what a node says of others is a hint, which the node that has the
+//! lock confirms or refuses.
 
 mod pool;
 

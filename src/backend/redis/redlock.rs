@@ -4,6 +4,8 @@
 //! outcome is decided as soon as enough replies have arrived ([`quorum`]). The other requests continue, and their
 //! replies are processed afterwards. A claim that is not granted by a majority is released at every node that may have
 //! granted it.
+//!
+//! Opened by the root of the store. What always holds: a claim is granted only while a majority of the nodes holds it.
 
 mod claim;
 mod contention;

@@ -3,6 +3,9 @@
 //! The sentinels are queried before every connection, and in parallel with a request if the last query is a while ago:
 //! a master that was replaced and has not noticed, because it is cut off from the sentinels or has not been notified,
 //! still replies.
+//!
+//! Used by [`route`](super::route). What always holds: no claim is sent to a master that its sentinels have replaced, as far
+//! as they have said so.
 
 pub(super) mod choice;
 pub(super) mod query;

@@ -1,4 +1,6 @@
 //! The store of one client: its session, and the nodes that it has created or read.
+//!
+//! Opened by the root of the store. What always holds: a node is taken for its own only while its session lasts.
 
 mod entry;
 mod listing;

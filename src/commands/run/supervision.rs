@@ -1,4 +1,7 @@
 //! The second phase: the command runs, the keepers renew its locks, signals are forwarded.
+//!
+//! Called by `run`. What always holds: whatever ends this phase, the command has ended after it, and its tree unless
+//! `--orphans leave` spares it.
 
 mod renewal;
 

@@ -2,7 +2,7 @@
 //!
 //! The node that a slot is migrating from runs a script as long as the declared key, the lock, is on it; inside the
 //! script, each other missing key is an error, even one that has never existed (`scriptVerifyClusterState`). The node
-//! that the slot is migrating to runs the script if the request is preceded by [`ASKING`](Asking), and treats keys that
+//! that the slot is migrating to runs the script if the request is preceded by [`ASKING`](crate::backend::redis::redirect::Asking), and treats keys that
 //! have not arrived as if they had never existed. So a request is sent there only if no key of the lock is left on the
 //! former node: no key is created while another one of the same name may still arrive, which would then be rejected
 //! (`BUSYKEY`).

@@ -1,4 +1,6 @@
 //! `dlock doctor` for a Redlock: checks each node, and all nodes together.
+//!
+//! Called for `dlock doctor`. What always holds: it changes only keys of its own scratch lock.
 
 mod answers;
 mod together;
