@@ -16,7 +16,6 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
-use tempfile::TempDir;
 
 /// The database that tests use.
 pub const DATABASE: &str = "locks";
@@ -64,7 +63,7 @@ impl MariaDb {
     pub fn start_with(plan: Plan) -> Self {
         // Another process may take the port between the check and the server's bind.
         for _ in 0..10 {
-            let mut server = Self { daemon: daemon(&plan, plan.product.installed()), plan: plan.clone() };
+            let mut server = Self { daemon: daemon(&plan), plan: plan.clone() };
             server.daemon.launch();
             if server.await_up() {
                 server.wipe();
@@ -227,7 +226,12 @@ impl Drop for Session {
     }
 }
 
-fn daemon(plan: &Plan, directory: TempDir) -> Daemon {
+fn daemon(plan: &Plan) -> Daemon {
+    let directory = tempfile::Builder::new().prefix("it-mariadb-").tempdir().expect("a directory");
+    let data = directory.path().join("data");
+    plan.product.installation().copy(&data);
+    // Each server of MySQL gives itself an id when it has none.
+    let _ = std::fs::remove_file(data.join("auto.cnf"));
     let port = free_port();
     let path = |name: &str| directory.path().join(name).display().to_string();
     let mut args = vec![

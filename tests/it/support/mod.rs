@@ -21,6 +21,8 @@ pub mod fuzzer;
 #[cfg(feature = "redis")]
 pub mod group;
 pub mod inherited_lock;
+#[cfg(feature = "net")]
+pub mod installation;
 #[cfg(feature = "mysql")]
 pub mod mariadb;
 #[cfg(feature = "redis")]

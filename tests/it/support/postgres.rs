@@ -1,6 +1,7 @@
 //! Real PostgreSQL servers.
 
 use super::daemon::{Daemon, Host};
+use super::installation::{DATA, Installation};
 use super::pool::{Group, Lent, lend_like};
 use super::server::{free_port, other_version};
 use super::tls::Certificates;
@@ -37,6 +38,14 @@ impl Plan {
     /// The directory of its programs.
     fn programs(&self) -> PathBuf {
         self.programs.clone().unwrap_or_else(programs)
+    }
+
+    /// How the data of its servers is made.
+    fn installation(&self) -> Installation {
+        let mut command = as_nobody(&self.programs().join("initdb"));
+        let options = ["-U", "postgres", "-A", "trust", "--no-sync", "--no-locale", "-E", "UTF8", "-D", DATA];
+        command.extend(options.map(str::to_owned));
+        Installation { package: PACKAGE, program: self.programs().join("postgres"), command, first: "" }
     }
 }
 
@@ -89,12 +98,8 @@ impl Postgres {
 
     /// Starts one for one test only.
     pub fn start_with(plan: Plan) -> Self {
-        let fits = |cluster: &Cluster| cluster.programs == plan.programs();
-        let cluster = lend_like(fits, || Cluster::new(plan.programs()));
-        Self::start_on(&plan, |data| {
-            let copied = Command::new("cp").arg("-a").arg(cluster.data()).arg(data).status();
-            assert!(copied.expect("cp can be started").success());
-        })
+        let installation = plan.installation();
+        Self::start_on(&plan, |data| installation.copy(data))
     }
 
     /// Starts a standby of this server, for one test only.
@@ -226,39 +231,6 @@ impl Postgres {
     /// Makes a standby the primary.
     pub fn promote(&self) {
         assert_eq!(self.sql("SELECT pg_promote()"), "t");
-    }
-}
-
-/// The files of a new server, which every server starts with a copy of: to create them takes longer.
-struct Cluster {
-    directory: TempDir,
-    programs: PathBuf,
-}
-
-impl Cluster {
-    fn data(&self) -> PathBuf {
-        self.directory.path().join("data")
-    }
-
-    fn new(programs: PathBuf) -> Self {
-        let cluster = Self { directory: directory(), programs };
-        let mut words = as_nobody(&cluster.programs.join("initdb"));
-        let options = ["-U", "postgres", "-A", "trust", "--no-sync", "--no-locale", "-E", "UTF8", "-D"];
-        words.extend(options.map(str::to_owned));
-        words.push(cluster.data().to_str().expect("a path in UTF-8").to_owned());
-        let made = run(&words);
-        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-        cluster
-    }
-}
-
-impl Group for Cluster {
-    fn start() -> Self {
-        Self::new(programs())
-    }
-
-    fn renew(&mut self) -> bool {
-        true
     }
 }
 

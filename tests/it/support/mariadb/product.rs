@@ -1,10 +1,12 @@
 //! The products that speak the protocol: how each is installed, started and wiped.
 
 use super::DATABASE;
+use crate::support::installation::{DATA, FIRST, Installation};
 use crate::support::server::other_version;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use tempfile::TempDir;
+
+/// Less than it has by default, which is copied for each server.
+const SMALL_LOG: &str = "--innodb-log-file-size=32M";
 
 /// A product and its version.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -43,7 +45,7 @@ impl Product {
     /// The options that only this product has, or has under another name.
     pub(super) fn options(self) -> Vec<String> {
         let own: &[&str] = match self.is_mysql() {
-            false => &["--innodb-log-file-size=32M"],
+            false => &[SMALL_LOG],
             true => {
                 &["--innodb-redo-log-capacity=32M", "--mysqlx=OFF", "--secure-file-priv=", "--sync-binlog=0"]
             }
@@ -66,41 +68,33 @@ impl Product {
         ]
     }
 
-    /// A data directory as it is after the installation. Its user root has no password.
-    pub(super) fn installed(self) -> TempDir {
-        // Several at a time may disturb each other.
-        for _ in 0..5 {
-            let directory = tempfile::Builder::new().prefix("it-mariadb-").tempdir().expect("a directory");
-            let mut command = if self.is_mysql() { self.initialize(&directory) } else { self.install_db() };
-            command.arg(format!("--datadir={}", directory.path().join("data").display())).arg("--user=root");
-            let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
-            let status = status.unwrap_or_else(|error| panic!("{}: {error}", self.package()));
-            if status.success() {
-                return directory;
-            }
-        }
-        panic!("a database of {self:?} cannot be created")
+    /// How its data directory is made. Its user root has no password.
+    pub(super) fn installation(self) -> Installation {
+        let command = if self.is_mysql() { self.initialize() } else { self.install_db() };
+        // The installation of MySQL creates root@localhost alone.
+        let first = "CREATE USER root@'127.0.0.1'; GRANT ALL ON *.* TO root@'127.0.0.1' WITH GRANT OPTION;\n";
+        Installation { package: self.package(), program: self.program().0, command, first }
     }
 
-    fn install_db(self) -> Command {
-        let base = self.program().1;
-        let script =
-            base.as_ref().map_or("mariadb-install-db".into(), |base| base.join("bin/mariadb-install-db"));
-        let mut command = Command::new(script);
-        command.args(["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"]);
-        command.args(base.map(|base| format!("--basedir={}", base.display())));
-        command
+    fn install_db(self) -> Vec<String> {
+        let base = self.program().1.map(|base| base.display().to_string());
+        let script = base
+            .as_ref()
+            .map_or("mariadb-install-db".into(), |base| format!("{base}/bin/mariadb-install-db"));
+        let mut words = vec![script, "--no-defaults".into(), format!("--datadir={DATA}")];
+        words.extend(base.map(|base| format!("--basedir={base}")));
+        let options =
+            ["--auth-root-authentication-method=normal", "--skip-test-db", "--user=root", SMALL_LOG];
+        words.extend(options.map(str::to_owned));
+        words
     }
 
-    fn initialize(self, directory: &TempDir) -> Command {
-        let init = directory.path().join("init.sql");
-        // The installation creates root@localhost alone.
-        let root = "CREATE USER root@'127.0.0.1'; GRANT ALL ON *.* TO root@'127.0.0.1' WITH GRANT OPTION;\n";
-        std::fs::write(&init, root).expect("our own file");
-        let mut command = Command::new(self.program().0);
-        command.args(["--no-defaults", "--initialize-insecure"]).args(self.options());
-        command.arg(format!("--init-file={}", init.display()));
-        command
+    fn initialize(self) -> Vec<String> {
+        let mut words = vec![self.program().0.display().to_string()];
+        words.extend(["--no-defaults", "--initialize-insecure", "--user=root"].map(str::to_owned));
+        words.extend(self.options());
+        words.extend([format!("--datadir={DATA}"), format!("--init-file={FIRST}")]);
+        words
     }
 
     /// The statements that remove all data, and return those that remove all users but root.
