@@ -107,7 +107,7 @@ impl ClusterRig {
     }
 }
 
-super::every_check!(ClusterRig::new);
+super::list::every_check!(ClusterRig::new; Request Placement);
 
 /// The slot of the lock migrates continuously from node to node. Checks that need to know whether a release has found the
 /// lock are left out: a release that failed during a migration may have been carried out.

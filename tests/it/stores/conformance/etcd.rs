@@ -190,7 +190,7 @@ impl Rig for EtcdRig {
     }
 }
 
-super::every_check!(EtcdRig::new);
+super::list::every_check!(EtcdRig::new);
 
 /// A hand-off costs the server the same, however many clients wait. The figure includes what the former holder sends.
 #[test]
@@ -218,13 +218,13 @@ fn killed_together_they_cost_the_longest_lease() {
 mod of_version_3_5 {
     use super::EtcdRig;
 
-    crate::stores::conformance::essential_checks!(EtcdRig::of_today);
+    crate::stores::conformance::list::every_check!(EtcdRig::of_today; Request);
 }
 
 mod of_three_members {
     use super::EtcdRig;
 
-    crate::stores::conformance::essential_checks!(EtcdRig::of_three);
+    crate::stores::conformance::list::every_check!(EtcdRig::of_three; Failover);
 }
 
 /// The leader dies during a check, and comes back.

@@ -121,4 +121,4 @@ impl Rig for FileRig {
     }
 }
 
-super::every_check!(FileRig::new);
+super::list::every_check!(FileRig::new);

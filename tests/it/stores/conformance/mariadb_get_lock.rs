@@ -170,38 +170,28 @@ impl Rig for GetLockRig {
     }
 }
 
-/// Not those that share the lock, nor those that expect a notification when a foreign client frees it, nor those in which
-/// a holder does not notice at once that its session has ended.
-macro_rules! session_checks {
-    ($rig:path) => {
-        crate::stores::conformance::gate_checks!($rig);
-        crate::stores::conformance::topics! { $rig;
-            admin {
-                inspect_reports_holders_and_waiters
-                a_foreign_hold_is_removed_only_if_unchanged_since_its_inspection
-            }
-            holder {
-                a_foreign_holder_has_no_name
-            }
-            slots by prove_slots {
-                slots_limit_the_number_of_holders
-            }
-            revocation {
-                a_foreign_lock_is_removed_only_where_the_store_keeps_it
-            }
-            names {
-                different_names_never_collide
-                different_names_never_collide_without_prefix_and_suffix
-                a_notification_for_one_name_does_not_reach_another
-            }
-            nesting_refused by prove_slots {
-                a_different_slot_count_inside_is_refused_at_once
-            }
-        }
-    };
-}
+super::list::gate_checks!(GetLockRig::new);
 
-session_checks!(GetLockRig::new);
+// Nobody is notified when a foreign program unlocks.
+super::topics! { GetLockRig::new;
+    admin {
+        inspect_reports_holders_and_waiters
+    }
+    holder {
+        a_foreign_holder_has_no_name
+    }
+    names {
+        different_names_never_collide
+        different_names_never_collide_without_prefix_and_suffix
+        a_notification_for_one_name_does_not_reach_another
+    }
+    slots by prove_slots {
+        slots_limit_the_number_of_holders
+    }
+    nesting_refused by prove_slots {
+        a_different_slot_count_inside_is_refused_at_once
+    }
+}
 
 mod of_mysql_9_7 {
     use super::{GetLockRig, Product};
@@ -210,5 +200,5 @@ mod of_mysql_9_7 {
         GetLockRig::on(Product::Mysql9_7)
     }
 
-    session_checks!(rig);
+    crate::stores::conformance::list::gate_checks_of_another_product!(rig);
 }

@@ -175,19 +175,19 @@ impl<S: Memory> Rig for MemoryRig<S> {
 }
 
 mod of_documents {
-    super::super::trait_checks!(super::MemoryRig::<super::Documents>::new);
+    super::super::list::trait_checks!(super::MemoryRig::<super::Documents>::new);
 }
 
 mod of_documents_with_a_gate {
-    super::super::trait_checks!(super::MemoryRig::<super::Documents<true>>::new);
+    super::super::list::trait_checks!(super::MemoryRig::<super::Documents<true>>::new);
 }
 
 mod of_entries {
-    super::super::trait_checks!(super::MemoryRig::<super::Entries<super::Leases>>::new);
+    super::super::list::trait_checks!(super::MemoryRig::<super::Entries<super::Leases>>::new);
 }
 
 mod of_entries_with_sessions {
-    super::super::trait_checks!(super::MemoryRig::<super::Entries<super::Sessions>>::new);
+    super::super::list::trait_checks!(super::MemoryRig::<super::Entries<super::Sessions>>::new);
 }
 
 /// Several clients of a store join the queue at once.

@@ -139,8 +139,8 @@ impl Rig for MysqlRig {
     }
 }
 
-super::trait_checks!(MysqlRig::new);
-super::run_checks!(MysqlRig::new);
+super::list::trait_checks!(MysqlRig::new);
+super::list::run_checks!(MysqlRig::new);
 
 #[test]
 fn killed_after_a_renewal_they_cost_half_a_second_each() {
@@ -154,7 +154,8 @@ mod of_mariadb_11_8 {
         MysqlRig::on(Product::MariaDb11_8)
     }
 
-    crate::stores::conformance::table_checks!(rig);
+    crate::stores::conformance::list::trait_checks!(rig; Request);
+    crate::stores::conformance::list::run_checks!(rig; Request);
 }
 
 mod of_mysql_9_7 {
@@ -164,5 +165,6 @@ mod of_mysql_9_7 {
         MysqlRig::on(Product::Mysql9_7)
     }
 
-    crate::stores::conformance::table_checks!(rig);
+    crate::stores::conformance::list::trait_checks!(rig; Request);
+    crate::stores::conformance::list::run_checks!(rig; Request);
 }

@@ -208,8 +208,8 @@ impl Rig for PostgresRig {
     }
 }
 
-super::trait_checks!(PostgresRig::new);
-super::run_checks!(PostgresRig::new);
+super::list::trait_checks!(PostgresRig::new);
+super::list::run_checks!(PostgresRig::new);
 
 #[test]
 fn killed_together_they_cost_the_longest_lease() {
@@ -225,61 +225,30 @@ fn killed_after_a_renewal_they_cost_half_a_second_each() {
 mod of_version_18 {
     use super::PostgresRig;
 
-    crate::stores::conformance::table_checks!(PostgresRig::of_today);
+    crate::stores::conformance::list::trait_checks!(PostgresRig::of_today; Request);
+    crate::stores::conformance::list::run_checks!(PostgresRig::of_today; Request);
 }
 
-/// Runs poll behind a pooler: what needs no notification.
-macro_rules! pooled_checks {
-    ($mode:literal) => {
-        fn rig() -> super::PostgresRig {
-            super::PostgresRig::behind($mode)
-        }
-
-        crate::stores::conformance::topics! { rig;
-            exclusion {
-                a_held_lock_excludes_others
-                release_frees_the_lock
-                of_many_runs_one_holds_at_a_time
-                the_lock_ends_with_its_owner
-            }
-            ownership {
-                a_stale_owner_cannot_release
-                renewal_keeps_the_lock
-            }
-            fencing {
-                fencing_tokens_grow_with_every_grant
-            }
-            queue_of_runs {
-                runs_are_served_first_come_first_served
-                an_expired_wait_leaves_no_trace
-            }
-            sharing {
-                runs_share_according_to_their_options
-            }
-            slots {
-                concurrent_runs_have_different_slots
-            }
-            several_locks {
-                all_locks_or_none_are_acquired
-                held_locks_are_renewed_while_the_next_is_waited_for
-            }
-            nesting {
-                a_nested_run_enters_at_once
-            }
-            min_hold {
-                a_waiting_run_is_granted_the_lock_when_min_hold_ends
-            }
-            once_per {
-                one_run_a_night
-            }
-        }
-    };
-}
-
+/// Runs poll behind a pooler.
 mod behind_a_pooler_of_transactions {
-    pooled_checks!("transaction");
+    use super::PostgresRig;
+
+    fn rig() -> PostgresRig {
+        PostgresRig::behind("transaction")
+    }
+
+    crate::stores::conformance::list::trait_checks!(rig; Pooling);
+    crate::stores::conformance::list::run_checks!(rig; Pooling);
 }
 
+/// Runs poll behind a pooler.
 mod behind_a_pooler_of_sessions {
-    pooled_checks!("session");
+    use super::PostgresRig;
+
+    fn rig() -> PostgresRig {
+        PostgresRig::behind("session")
+    }
+
+    crate::stores::conformance::list::trait_checks!(rig; Pooling);
+    crate::stores::conformance::list::run_checks!(rig; Pooling);
 }

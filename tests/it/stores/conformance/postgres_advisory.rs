@@ -138,8 +138,8 @@ impl Rig for AdvisoryRig {
     }
 }
 
-super::trait_checks!(AdvisoryRig::new);
-super::run_checks!(AdvisoryRig::new);
+super::list::trait_checks!(AdvisoryRig::new; Request Data Foreign Gate);
+super::list::run_checks!(AdvisoryRig::new; Request Data Foreign Gate);
 
 // Nobody is notified when a foreign program unlocks.
 crate::stores::conformance::topics! { AdvisoryRig::new;
@@ -172,43 +172,22 @@ crate::stores::conformance::topics! { AdvisoryRig::new;
     revocation {
         a_foreign_lock_is_removed_only_where_the_store_keeps_it
     }
-    lost_gate {
-        a_waiter_starts_when_the_tree_of_a_run_that_lost_its_gate_is_dead
-        a_waiter_starts_when_a_run_that_lost_its_gate_and_one_inside_are_dead
-        a_waiter_starts_when_the_program_that_took_the_gate_has_left_it
-    }
 }
+
+super::list::lost_gate_checks!(AdvisoryRig::new);
 
 mod behind_a_pooler_of_sessions {
     use super::AdvisoryRig;
 
+    crate::stores::conformance::list::trait_checks!(AdvisoryRig::behind_a_pooler; Pooling);
+    crate::stores::conformance::list::run_checks!(AdvisoryRig::behind_a_pooler; Pooling);
+
     crate::stores::conformance::topics! { AdvisoryRig::behind_a_pooler;
-        exclusion {
-            a_held_lock_excludes_others
-            release_frees_the_lock
-            of_many_runs_one_holds_at_a_time
-            the_lock_ends_with_its_owner
-        }
-        ownership {
-            a_stale_owner_cannot_release
-            renewal_keeps_the_lock
-        }
         queue_of_runs {
-            runs_are_served_first_come_first_served
             a_run_waits_for_a_foreign_client
         }
-        sharing {
-            runs_share_according_to_their_options
-        }
-        slots {
-            concurrent_runs_have_different_slots
-        }
         nesting {
-            a_nested_run_enters_at_once
             an_inner_run_that_outlives_the_outer_keeps_the_lock
-        }
-        min_hold {
-            a_waiting_run_is_granted_the_lock_when_min_hold_ends
         }
     }
 }

@@ -45,10 +45,10 @@ impl RedisRig {
     }
 }
 
-super::every_check!(RedisRig::new);
+super::list::every_check!(RedisRig::new);
 
 mod of_version_6_0 {
     use super::RedisRig;
 
-    crate::stores::conformance::every_check!(RedisRig::of_version_6_0);
+    crate::stores::conformance::list::every_check!(RedisRig::of_version_6_0; Request Data);
 }

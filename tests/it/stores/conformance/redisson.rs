@@ -109,4 +109,4 @@ impl Rig for RedissonRig {
     }
 }
 
-super::every_check!(RedissonRig::new);
+super::list::every_check!(RedissonRig::new; Request Data Foreign);

@@ -142,9 +142,9 @@ impl RedlockRig {
     }
 }
 
-super::every_check!(RedlockRig::new);
+super::list::every_check!(RedlockRig::new; Request Majority);
 
-/// Two of the five are dead.
+/// Two of the five are dead, so that the rest must agree on every kind of request.
 mod without_two {
     use super::{Down, Five, RedlockRig};
 
@@ -152,7 +152,7 @@ mod without_two {
         RedlockRig::on(Five::without_two([Down::Dead, Down::Dead]))
     }
 
-    crate::stores::conformance::every_check!(rig);
+    crate::stores::conformance::list::every_check!(rig; Request);
 }
 
 /// Of two nodes that are down one hangs: whatever is not granted has to be released there, which takes time.

@@ -65,7 +65,7 @@ impl SentinelRig {
     }
 }
 
-super::every_check!(SentinelRig::new);
+super::list::every_check!(SentinelRig::new; Request Failover);
 
 /// The master is replaced during a check: after the given number of actions of its clients on the store.
 mod failover {

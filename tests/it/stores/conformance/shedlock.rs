@@ -165,16 +165,10 @@ impl<S: Server> Rig for ShedLockRig<S> {
 /// What the gate adds whose lease a run leaves behind.
 macro_rules! shedlock_checks {
     ($rig:path) => {
-        crate::stores::conformance::gate_checks!($rig);
+        crate::stores::conformance::list::gate_checks!($rig);
         crate::stores::conformance::topics! { $rig;
-            admin {
-                a_foreign_hold_is_removed_only_if_unchanged_since_its_inspection
-            }
             queue {
                 the_end_of_a_foreign_lease_is_noticed
-            }
-            revocation {
-                a_foreign_lock_is_removed_only_where_the_store_keeps_it
             }
             several_locks {
                 removing_one_lock_loses_all
@@ -184,9 +178,6 @@ macro_rules! shedlock_checks {
             }
             min_hold {
                 a_run_returns_as_soon_as_the_store_keeps_the_lock_by_itself
-            }
-            slots by prove_slots {
-                one_slot_is_exclusive
             }
         }
     };
@@ -297,26 +288,6 @@ mod mariadb_shedlock {
             ShedLockRig::on(MariaDb::lent_of(Product::Mysql9_7))
         }
 
-        crate::stores::conformance::topics! { rig;
-            exclusion {
-                a_held_lock_excludes_others
-                release_frees_the_lock
-                the_lock_ends_with_its_owner
-                a_run_and_another_client_exclude_each_other
-            }
-            ownership {
-                a_replaced_lock_is_lost_and_not_touched
-                a_repeated_request_is_recognised
-                renewal_keeps_the_lock
-            }
-            fencing {
-                fencing_tokens_grow_with_every_grant
-            }
-            queue {
-                waiters_are_served_first_come_first_served
-                a_release_by_a_foreign_client_is_noticed
-                the_end_of_a_foreign_lease_is_noticed
-            }
-        }
+        crate::stores::conformance::list::gate_checks_of_another_product!(rig);
     }
 }

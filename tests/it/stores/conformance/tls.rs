@@ -82,4 +82,4 @@ impl TlsRig {
     }
 }
 
-super::every_check!(TlsRig::new);
+super::list::every_check!(TlsRig::new; Request);

@@ -276,7 +276,7 @@ impl Rig for ZooKeeperRig {
     }
 }
 
-super::every_check!(ZooKeeperRig::new);
+super::list::every_check!(ZooKeeperRig::new);
 
 /// A hand-off costs the server the same, however many clients wait. The figure includes what the former holder sends.
 #[test]
@@ -307,7 +307,7 @@ mod recipe_kazoo {
         ZooKeeperRig::of(Recipe::Kazoo)
     }
 
-    crate::stores::conformance::essential_checks!(rig);
+    crate::stores::conformance::list::every_check!(rig; Foreign);
 }
 
 mod recipe_curator_rw {
@@ -317,19 +317,19 @@ mod recipe_curator_rw {
         ZooKeeperRig::of(Recipe::CuratorRw)
     }
 
-    crate::stores::conformance::essential_checks!(rig);
+    crate::stores::conformance::list::every_check!(rig; Foreign);
 }
 
 mod of_version_3_9 {
     use super::ZooKeeperRig;
 
-    crate::stores::conformance::essential_checks!(ZooKeeperRig::of_today);
+    crate::stores::conformance::list::every_check!(ZooKeeperRig::of_today; Request);
 }
 
 mod of_three_servers {
     use super::ZooKeeperRig;
 
-    crate::stores::conformance::essential_checks!(ZooKeeperRig::of_three);
+    crate::stores::conformance::list::every_check!(ZooKeeperRig::of_three; Failover);
 }
 
 /// The leader dies during a check, and comes back.
