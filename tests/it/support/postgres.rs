@@ -267,9 +267,11 @@ impl Group for Postgres {
     }
 
     fn renew(&mut self) -> bool {
-        const CLIENTS: &str = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'dlock'";
-        self.daemon.is_up()
-            && self.try_sql(CLIENTS).is_ok_and(|count| count == "0")
-            && self.try_sql("DROP TABLE IF EXISTS dlock_locks, shedlock").is_ok()
+        // A process that has ended may have left a session, for a moment.
+        const WIPE: &str = "DO $$ BEGIN FOR n IN 1..100 LOOP \
+             IF NOT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = 'dlock') THEN RETURN; END IF; \
+             PERFORM pg_sleep(0.01), pg_stat_clear_snapshot(); END LOOP; RAISE 'it has clients'; END $$; \
+             SET client_min_messages = warning; DROP TABLE IF EXISTS dlock_locks, shedlock";
+        self.daemon.is_up() && self.try_sql(WIPE).is_ok()
     }
 }
