@@ -6,9 +6,9 @@
 # 1. installs the packages whose programs are missing (apt-get, by sudo when not root; no daemon is started by that),
 # 2. puts redis-py and python-redis-lock, foreign clients that the tests lock against, and PyYAML into target/, and by
 #    tests/servers.sh servers of other versions, whose exact versions it prints,
-# 3. runs the tests with every store, then those with `file:` alone that may depend on which stores are built in, which
-#    how a command is run (`run::*`) does not; neither `scale::*`, which loads the whole machine, nor `random_faults::*`
-#    and `fuzzed_replies::*`, which take minutes: tests/scale.sh and tests/faults.sh run them.
+# 3. runs the tests with every store; neither `scale::*`, which loads the whole machine, nor `random_faults::*` and
+#    `fuzzed_replies::*`, which take minutes: tests/scale.sh and tests/faults.sh run them,
+# 4. without arguments, builds dlock with `file:` alone, and runs the tests of what depends on the stores of a build.
 #
 # The tests start their own servers on free ports and stop them. Read from the environment:
 #   DLOCK_TEST_THREADS   tests at a time (default: 3 per CPU, at least 4: most of a test is waiting)
@@ -136,6 +136,7 @@ export RUST_TEST_THREADS=$threads
 # Under nohup, or in the background of a script, signals are ignored from the start, which the tests would inherit.
 usual_signals=()
 ! env --default-signal true 2>/dev/null || usual_signals=(env --default-signal)
+is_all=$([ "$#" = 0 ] && echo yes || echo no)
 # Arguments after `--` are passed to the test binaries, and so are the filters.
 for_cargo=() for_tests=()
 while [ "$#" != 0 ]; do
@@ -154,7 +155,8 @@ run_tests() { # arguments of cargo test
 status=0
 say "every store, $threads tests at a time"
 run_tests || status=$?
-say "file: alone (--no-default-features)"
-for_tests+=(--skip run::)
-run_tests --no-default-features || status=$?
+if [ "$is_all" = yes ]; then
+    say "file: alone (--no-default-features)"
+    run_tests --no-default-features --test features || status=$?
+fi
 [ "$status" = 0 ] || die "there are failures, see above"
