@@ -35,7 +35,8 @@ impl Stat {
         let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let (front, back) = text.rsplit_once(')')?;
         let comm = front.split_once('(')?.1.to_owned();
-        let fields: Vec<&str> = back.split_ascii_whitespace().collect();
+        // Every process is read often, and the rest of the line is of no use.
+        let fields: Vec<&str> = back.split_ascii_whitespace().take(20).collect();
         let number = |index: usize| fields.get(index)?.parse::<i64>().ok();
         let small = |index: usize| i32::try_from(number(index)?).ok();
         Some(Self {
@@ -151,13 +152,25 @@ pub fn send(pid: i32, signal: Signal) {
     let _ = kill(Pid::from_raw(pid), signal);
 }
 
+/// Now, as the start time of a process is given.
+fn ticks_since_boot() -> u64 {
+    let text = std::fs::read_to_string("/proc/uptime").expect("a file of Linux");
+    // Hundredths of a second are ticks, cut off as those of a start time are.
+    let digits: String = text.chars().take_while(|char| *char != ' ').filter(char::is_ascii_digit).collect();
+    digits.parse().expect("a number")
+}
+
 /// A marker in the environment by which processes are found again, wherever they moved.
 #[derive(Debug, Clone)]
-pub struct Marker(String);
+pub struct Marker {
+    value: String,
+    /// When it was made, in clock ticks after boot: processes that were there before do not carry it.
+    made: u64,
+}
 
 impl From<String> for Marker {
     fn from(value: String) -> Self {
-        Self(value)
+        Self { value, made: 0 }
     }
 }
 
@@ -168,25 +181,26 @@ impl Marker {
     /// A unique marker.
     pub fn unique() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        Self(format!("{}.{}.", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)))
+        let value = format!("{}.{}.", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        Self { value, made: ticks_since_boot() }
     }
 
     /// A marker below this one: a search for this one finds it as well.
     pub fn child(&self, number: u32) -> Self {
-        Self(format!("{}{number}.", self.0))
+        Self { value: format!("{}{number}.", self.value), made: self.made }
     }
 
     /// The value of the variable.
     pub fn value(&self) -> &str {
-        &self.0
+        &self.value
     }
 
     /// Every live process that carries it or a marker below it.
     pub fn bearers(&self) -> Vec<Stat> {
-        let wanted = format!("{}={}", Self::VARIABLE, self.0).into_bytes();
+        let wanted = format!("{}={}", Self::VARIABLE, self.value).into_bytes();
         let mut found = all();
         found.retain(|stat| {
-            stat.is_alive() && {
+            stat.start >= self.made && stat.is_alive() && {
                 let environment = std::fs::read(format!("/proc/{}/environ", stat.pid)).unwrap_or_default();
                 environment.split(|byte| *byte == 0).any(|variable| variable.starts_with(&wanted))
             }
