@@ -147,38 +147,57 @@ fn assert_nothing_runs(server: &Postgres, url: &str, planted: &str, text: &str) 
     assert_eq!(calls(server), "f", "{planted}: run with the rights of {url}");
 }
 
-#[track_caller]
-fn assert_nothing_planted_runs(plan: Plan) {
-    let server = server(plan);
-    let url = |role: &str| format!("postgres://{role}@127.0.0.1:{}/postgres", server.port());
+fn url(server: &Postgres, role: &str) -> String {
+    format!("postgres://{role}@127.0.0.1:{}/postgres", server.port())
+}
+
+/// Plants one after the other, and calls a function each time.
+fn plant_each(server: &Postgres, assert: impl Fn(&str, &'static str)) {
     for (planted, words) in plants() {
         server.sql(&format!(
             "{CLEAN}; SET ROLE mallory; {planted}; GRANT ALL ON public.dlock_locks TO PUBLIC; RESET ROLE; ALTER SEQUENCE \
              mallory.calls RESTART"
         ));
+        assert(&planted, words);
+    }
+}
+
+#[test]
+fn nothing_planted_in_the_table_runs() {
+    let server = server(Plan::default());
+    let url = |role: &str| url(&server, role);
+    plant_each(&server, |planted, words| {
         let owner = match words.contains(" of mallory is ") {
             true => words,
             false => "the table public.dlock_locks belongs to mallory",
         };
-        assert_nothing_runs(&server, &url("web"), &planted, owner);
-        assert_nothing_runs(&server, &url("postgres"), &planted, owner);
-        assert_nothing_runs(&server, &format!("{}?owner=mallory", url("postgres")), &planted, owner);
+        assert_nothing_runs(&server, &url("web"), planted, owner);
+        assert_nothing_runs(&server, &url("postgres"), planted, owner);
+        assert_nothing_runs(&server, &format!("{}?owner=mallory", url("postgres")), planted, owner);
         // Also when its owner is trusted.
-        assert_nothing_runs(&server, &format!("{}?owner=mallory", url("web")), &planted, words);
-    }
+        assert_nothing_runs(&server, &format!("{}?owner=mallory", url("web")), planted, words);
+    });
     server.sql(&format!("{CLEAN}; SET ROLE mallory; CREATE TABLE public.dlock_locks ({COLUMNS}); GRANT ALL ON public.dlock_locks TO PUBLIC"));
     let output = Dlock::run().backend(format!("{}?owner=mallory", url("web"))).sh("echo ran").output();
     assert_eq!(output.outcome(), (Exit::Code(0), "ran\n", ""), "a table without anything else");
 }
 
+/// Another version of the catalog can change what is found there, but not who asks.
 #[test]
-fn nothing_planted_in_the_table_runs() {
-    assert_nothing_planted_runs(Plan::default());
-}
-
-#[test]
-fn nothing_planted_in_the_table_runs_on_todays_server() {
-    assert_nothing_planted_runs(Plan::current());
+fn what_is_planted_is_found_on_todays_server() {
+    let server = server(Plan::current());
+    let url = format!("{}?owner=mallory", url(&server, "web"));
+    plant_each(&server, |planted, words| {
+        let output = Dlock::run().backend(&url).sh("echo ran").output();
+        assert_eq!(
+            (output.exit, output.stdout.as_str()),
+            (Exit::Code(78), ""),
+            "{planted}: {}",
+            output.stderr
+        );
+        assert!(output.stderr.contains(words), "{planted}: {}", output.stderr);
+        assert_eq!(calls(&server), "f", "{planted}");
+    });
 }
 
 /// The search path of every role begins with a schema of its name.
