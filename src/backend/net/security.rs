@@ -3,10 +3,20 @@
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Address, Credentials, TlsSettings};
+use crate::backend::StoreError;
 use crate::backend::url::{REQUIRE_VERIFIED_TLS, Url, UrlError};
+
+/// Whether a server speaks the protocol of the URL, as far as is known.
+#[derive(Default)]
+enum Kind {
+    #[default]
+    Unknown,
+    Expected,
+    Other(StoreError),
+}
 
 /// The credentials of the client, and TLS if the URL requires it.
 #[derive(Clone)]
@@ -20,7 +30,7 @@ pub struct Security {
     /// The servers that a connection was opened to.
     known_servers: Arc<Mutex<HashSet<SocketAddr>>>,
     /// The servers, as named, with which an exchange was begun, and whether they have spoken the expected protocol.
-    named_servers: Arc<Mutex<HashMap<Address, bool>>>,
+    named_servers: Arc<Mutex<HashMap<Address, Kind>>>,
     /// The password itself was sent to a server that has not proved its identity.
     has_exposed_password: Arc<AtomicBool>,
 }
@@ -47,21 +57,42 @@ impl Security {
     /// Notes a server before the first exchange with it, and returns whether it is new. Only then is it worth finding out
     /// whether it is of another kind, for the same reason.
     pub fn is_stranger(&self, server: &Address) -> bool {
-        let mut servers = self.named_servers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut servers = self.named_servers();
         let is_new = !servers.contains_key(server);
         servers.entry(server.clone()).or_default();
         is_new
     }
 
+    /// Returns whether nothing was noted of a server yet.
+    pub fn is_unknown(&self, server: &Address) -> bool {
+        !self.named_servers().contains_key(server)
+    }
+
     /// Notes that a server has spoken the expected protocol: whatever fails from now on, it is not of another kind.
     pub fn recognize(&self, server: &Address) {
-        self.named_servers.lock().unwrap_or_else(PoisonError::into_inner).insert(server.clone(), true);
+        self.named_servers().insert(server.clone(), Kind::Expected);
     }
 
     /// Returns whether that was noted, by any clone.
     pub(super) fn is_recognized(&self, server: &Address) -> bool {
-        let servers = self.named_servers.lock().unwrap_or_else(PoisonError::into_inner);
-        servers.get(server).is_some_and(|recognized| *recognized)
+        matches!(self.named_servers().get(server), Some(Kind::Expected))
+    }
+
+    /// Notes that a server turned out to be of another kind, which is found out once only.
+    pub fn note_other_kind(&self, server: &Address, error: &StoreError) {
+        self.named_servers().insert(server.clone(), Kind::Other(error.clone()));
+    }
+
+    /// Returns the error if that was noted, by any clone.
+    pub fn other_kind(&self, server: &Address) -> Option<StoreError> {
+        match self.named_servers().get(server) {
+            Some(Kind::Other(error)) => Some(error.clone()),
+            _ => None,
+        }
+    }
+
+    fn named_servers(&self) -> MutexGuard<'_, HashMap<Address, Kind>> {
+        self.named_servers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes that the password itself is about to be sent to a server that has not proved its identity.

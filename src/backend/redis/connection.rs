@@ -24,7 +24,7 @@ use super::errors::DependentRole;
 use super::location::Location;
 use super::redirect::Asking;
 use crate::backend::StoreError;
-use crate::backend::net::{self, Address, BoundedStream};
+use crate::backend::net::{self, Address, BoundedStream, Security};
 
 /// The maximum size of a reply, including the pushes before it. Replies to dlock have some hundred bytes; a parser may
 /// use up to some twenty times the size of hostile input.
@@ -46,8 +46,8 @@ pub(super) struct Connection {
     /// A request may have been executed as the wrong user or in the wrong database: the handshake failed. It can be
     /// undone over this connection only.
     pub(super) misrouted: bool,
-    /// Its address, if this is the first connection to it.
-    stranger: Option<Address>,
+    /// The server, if nothing is known of its kind.
+    stranger: Option<(Address, Security)>,
     /// Nothing has been received from the server yet.
     no_reply_yet: bool,
     /// The server speaks RESP2 only: the request has to be sent again, over another connection.
@@ -83,9 +83,12 @@ impl Connection {
         old_protocol: bool,
     ) -> Result<Connection, StoreError> {
         let password = location.security.credentials.password()?;
+        if let Some(error) = location.security.other_kind(address) {
+            return Err(error);
+        }
         let stream = net::open(address, &location.security).await?;
         let mut connection = Connection::begin(location, password, stream, old_protocol);
-        connection.stranger = location.security.is_stranger(address).then(|| address.clone());
+        connection.stranger = stranger(location, address);
         if let Some(handshake) = &mut connection.handshake {
             handshake.verify_kind = Some(address.clone());
         }
@@ -97,11 +100,14 @@ impl Connection {
         location: &Location,
         address: &Address,
     ) -> Result<Connection, StoreError> {
+        if let Some(error) = location.security.other_kind(address) {
+            return Err(error);
+        }
         let credentials = &location.sentinel_credentials;
         let (username, password) = (credentials.username().map(str::to_owned), credentials.password()?);
         let stream = net::open(address, &location.security).await?;
         let handshake = Handshake { username, password, database: 0, hello: false, verify_kind: None };
-        let stranger = location.security.is_stranger(address).then(|| address.clone());
+        let stranger = stranger(location, address);
         Ok(Connection { stranger, ..Connection::over(stream, handshake) })
     }
 
@@ -121,8 +127,8 @@ impl Connection {
     }
 
     /// Has the kind of the server found out if it does not reply in this protocol.
-    pub(super) fn of_unknown_kind(self, address: &Address) -> Connection {
-        Connection { stranger: Some(address.clone()), ..self }
+    pub(super) fn of_unknown_kind(self, address: &Address, security: &Security) -> Connection {
+        Connection { stranger: Some((address.clone(), security.clone())), ..self }
     }
 
     /// The same with this handshake.
@@ -265,6 +271,11 @@ pub(super) fn server_error(value: &Value) -> Option<&ServerError> {
         Value::ServerError(error) => Some(error),
         _ => None,
     }
+}
+
+/// Returns the server if nothing is known of its kind.
+fn stranger(location: &Location, address: &Address) -> Option<(Address, Security)> {
+    location.security.is_unknown(address).then(|| (address.clone(), location.security.clone()))
 }
 
 #[cfg(test)]

@@ -79,7 +79,8 @@ impl RedisStore {
                 return Ok(());
             }
         };
-        let connection = Connection::begin(&location, password, stream, false).of_unknown_kind(&address);
+        let connection = Connection::begin(&location, password, stream, false)
+            .of_unknown_kind(&address, &location.security);
         let info = Info::default();
         let optional = OptionalRights::default();
         let mut examiner = Examiner { location, address, diagnosis, connection, info, optional };

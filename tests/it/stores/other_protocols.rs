@@ -81,8 +81,14 @@ fn assert_none_wrong(check: impl Fn(&Kind, &str) -> Option<String>) {
 fn a_server_of_another_kind_is_named_and_is_78() {
     let place = Place::new();
     assert_none_wrong(|kind, url| {
-        let outputs = [&["run", "x", "--ttl", "9s", "--", "true"][..], &["status", "x"]]
-            .map(|command| place.bare().args(["-q", "-b", url]).args(command).output());
+        let run = ["run", "x", "--ttl", "9s", "--", "true"];
+        // Memcached cannot list its keys.
+        let lists = if url.starts_with("memcached") { &[][..] } else { &[&["status"][..]] };
+        let outputs: Vec<Output> = [&run[..], &["status", "x"]]
+            .iter()
+            .chain(lists)
+            .map(|command| place.bare().args(["-q", "-b", url]).args(*command).output())
+            .collect();
         let is_named = |output: &Output| {
             output.exit == Exit::Code(78)
                 && output.stderr.lines().count() == 1

@@ -190,6 +190,9 @@ impl Connection {
     /// Returns what was read, or why nothing more can be.
     async fn checked(&mut self, value: redis::RedisResult<Value>) -> Result<Value, StoreError> {
         self.no_reply_yet &= value.is_err();
+        if let Some((address, security)) = self.stranger.take_if(|_| value.is_ok()) {
+            security.recognize(&address);
+        }
         let error = match value {
             Ok(value) => return Ok(value),
             Err(error) => error,
@@ -212,13 +215,22 @@ impl Connection {
     /// Returns why the connection is of no use, as far as that is found out over others: the client certificate was
     /// rejected, the server uses TLS, or it is of another kind.
     async fn why_ended(&mut self) -> Option<StoreError> {
-        let Some(stranger) = self.stranger.take().filter(|_| self.no_reply_yet) else {
+        let Some((address, security)) = self.stranger.take() else {
             return self.stream.why_ended().await;
         };
+        if let Some(error) = security.other_kind(&address) {
+            return Some(error);
+        }
+        if !security.is_stranger(&address) {
+            return self.stream.why_ended().await;
+        }
         // The first that finds something.
         tokio::select! {
             Some(error) = self.stream.why_ended() => Some(error),
-            Some(error) = Protocol::Redis.mismatch(&stranger) => Some(error),
+            Some(error) = Protocol::Redis.mismatch(&address) => {
+                security.note_other_kind(&address, &error);
+                Some(error)
+            }
             else => None,
         }
     }
