@@ -206,12 +206,15 @@ impl<'a> LockWait<'a> {
 
     /// Reports that the locks were granted, and which of them have another lease than was requested.
     fn report_granted(&self, locks: &[Lock], held: &[HeldLock], waited: Duration) {
-        for (Lock { claim, .. }, held) in locks.iter().zip(held) {
+        for (index, (Lock { claim, .. }, held)) in locks.iter().zip(held).enumerate() {
             self.reporter.granted(&claim.name, waited, held.grant.fencing);
             match held.grant.lease {
-                // That the default is a little too long on a server is no reason for a warning at every run.
+                // Once, although the server limits the leases of all of them. That the default is a little too long on
+                // a server is no reason for a warning at every run.
                 Some(lease)
-                    if lease + ROUNDED < claim.ttl && (self.is_ttl_chosen || lease < claim.ttl / 2) =>
+                    if index == 0
+                        && lease + ROUNDED < claim.ttl
+                        && (self.is_ttl_chosen || lease < claim.ttl / 2) =>
                 {
                     self.reporter.shorter_lease(&claim.name, self.store(), claim.ttl, lease);
                 }
