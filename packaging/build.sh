@@ -60,8 +60,8 @@ fi
 # 25 pages for that in every run. Stack, heap and the kernel's library (vDSO) have random addresses anyway.
 # getrandom(2) only: in a static build the getrandom crate would not find that function, and would open
 # /dev/urandom, which does not exist in a bare chroot.
-# The functions of a run are side by side: see packaging/order.sh. In the names of v0, unlike in those of before, the
-# instances of a generic function differ.
+# The functions of a run are side by side: see packaging/order.sh. Mangling v0 gives each instance of a generic function
+# a name of its own.
 read -ra flags <<<"${RUSTFLAGS:-}"
 flags+=(-C target-feature=+crt-static -C relocation-model=static --cfg 'getrandom_backend="linux_getrandom"'
     -C symbol-mangling-version=v0 -C "link-arg=-T$PWD/packaging/order.ld"

@@ -34,5 +34,5 @@ done
         sed -E 's/17h[0-9a-f]{16}E$/17h*/; /^_R/s/Cs[0-9A-Za-z]+_/Cs*_/g; s/.*/    *(.text*.&)/' | sort -u
     printf '  }\n}\nINSERT BEFORE .text;\n'
 } >packaging/order.ld
-# The linker's script is no dependency that cargo knows of.
+# cargo does not notice that the linker script has changed.
 touch src/main.rs

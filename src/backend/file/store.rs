@@ -63,7 +63,8 @@ impl FileStore {
         result
     }
 
-    /// The same with an `act` that is probably the last one.
+    /// The same with an `act` that is probably the last one. If the future is dropped, so is what the thread held: the lock
+    /// is free then.
     async fn finish<T: Send + 'static>(
         &mut self,
         act: impl FnOnce(&mut LockDirectory) -> Result<T, StoreError> + Send + 'static,

@@ -32,7 +32,8 @@ pub(super) fn quorum_of(reached: usize, count: usize, quorum: usize) -> Finding 
     }
 }
 
-/// Says something of every node, or of those that were reached alone: how the subject is called for all of them, and for these.
+/// Says what all nodes have in common, or what those have that were reached. The subject of the sentence is `all` if none
+/// is missing, and `these` otherwise.
 fn of_reached(facts: &[Facts], missing: usize, all: &str, these: &str, what: &str) -> String {
     match (missing, facts.len()) {
         (0, _) => format!("{all} {what}"),
