@@ -83,12 +83,9 @@ impl Connection {
         old_protocol: bool,
     ) -> Result<Connection, StoreError> {
         let password = location.security.credentials.password()?;
-        if let Some(error) = location.security.other_kind(address) {
-            return Err(error);
-        }
-        let stream = net::open(address, &location.security).await?;
+        let (stream, stranger) = open_stream(location, address).await?;
         let mut connection = Connection::begin(location, password, stream, old_protocol);
-        connection.stranger = stranger(location, address);
+        connection.stranger = stranger;
         if let Some(handshake) = &mut connection.handshake {
             handshake.verify_kind = Some(address.clone());
         }
@@ -100,14 +97,10 @@ impl Connection {
         location: &Location,
         address: &Address,
     ) -> Result<Connection, StoreError> {
-        if let Some(error) = location.security.other_kind(address) {
-            return Err(error);
-        }
         let credentials = &location.sentinel_credentials;
         let (username, password) = (credentials.username().map(str::to_owned), credentials.password()?);
-        let stream = net::open(address, &location.security).await?;
+        let (stream, stranger) = open_stream(location, address).await?;
         let handshake = Handshake { username, password, database: 0, hello: false, verify_kind: None };
-        let stranger = stranger(location, address);
         Ok(Connection { stranger, ..Connection::over(stream, handshake) })
     }
 
@@ -273,9 +266,18 @@ pub(super) fn server_error(value: &Value) -> Option<&ServerError> {
     }
 }
 
-/// Returns the server if nothing is known of its kind.
-fn stranger(location: &Location, address: &Address) -> Option<(Address, Security)> {
-    location.security.is_unknown(address).then(|| (address.clone(), location.security.clone()))
+/// Opens a stream to a server that is not known to be of another kind. Returns the server too if nothing is known of it.
+async fn open_stream(
+    location: &Location,
+    address: &Address,
+) -> Result<(BoundedStream, Option<(Address, Security)>), StoreError> {
+    let security = &location.security;
+    if let Some(error) = security.other_kind(address) {
+        return Err(error);
+    }
+    let stream = net::open(address, security).await?;
+    let stranger = security.is_unknown(address).then(|| (address.clone(), security.clone()));
+    Ok((stream, stranger))
 }
 
 #[cfg(test)]
