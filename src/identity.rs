@@ -53,7 +53,7 @@ pub fn of_this_process(command: String, note: Option<String>) -> Identity {
     }
 }
 
-/// A longer text is not a URL, and would be stored beside every lock.
+/// A longer text is not a URL, and would be stored with every lock.
 const LONGEST_URL: usize = 1000;
 
 /// Returns the URL of the CI job that this process is part of, from the variables of GitHub and Forgejo Actions,

@@ -59,24 +59,35 @@ pub fn read_opened(file: impl Read, most: u64) -> io::Result<Vec<u8>> {
 /// # Errors
 /// It cannot be read, is neither, is longer, or the writer of the pipe does not finish in time.
 pub fn read_file_or_pipe(path: &Path, most: u64, within: Duration) -> io::Result<Vec<u8>> {
-    let mut file = open_any(path)?;
+    let file = open_any(path)?;
     if !file.metadata()?.file_type().is_fifo() {
         drop(file);
         return read(path, most);
     }
+    read_pipe(file, most, within)
+}
+
+/// Reads a pipe until its writer closes it: up to `most` bytes, and for up to `within`.
+///
+/// # Errors
+/// It cannot be read, is longer, or the writer does not finish in time (`TimedOut`).
+pub fn read_pipe(mut pipe: impl Read + AsFd, most: u64, within: Duration) -> io::Result<Vec<u8>> {
     let until = Moment::now() + within;
     let mut content = Vec::new();
     let mut buffer = [0; 4096];
     while content.len() as u64 <= most {
         let left = until.saturating_since(Moment::now());
-        let mut fds = [PollFd::new(file.as_fd(), PollFlags::POLLIN)];
+        let mut fds = [PollFd::new(pipe.as_fd(), PollFlags::POLLIN)];
         match poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)) {
-            Ok(0) => return Err(io::Error::other("nothing was written to this pipe in time")),
+            Ok(0) => {
+                let why = "nothing was written to this pipe in time";
+                return Err(io::Error::new(io::ErrorKind::TimedOut, why));
+            }
             Ok(_) => {}
             Err(nix::errno::Errno::EINTR) => continue,
             Err(errno) => return Err(errno.into()),
         }
-        match file.read(&mut buffer) {
+        match pipe.read(&mut buffer) {
             Ok(0) => return Ok(content),
             Ok(count) => content.extend_from_slice(&buffer[..count]),
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}

@@ -11,7 +11,7 @@
 //! | [`identity`] | who dlock says that it is, and whether another dlock is alive |
 //! | [`lease`], [`child`] | keeping the lock; running the command. They do not know each other |
 //! | [`backend`] and its stores | acquire, renew, release; only [`backend::registry`] names the concrete ones |
-//! | [`lock`] [`clock`] [`exit`] `duration` `glob` `input` `readiness` [`name_services`] `process_limit` `random` `secret` | values, time, files named by users, and the exit |
+//! | [`lock`] [`clock`] [`exit`] `duration` `glob` `input` `readiness` [`name_services`] `priority` `process_limit` `random` `secret` | values, time, files named by users, and the exit |
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("dlock needs Linux: elsewhere it could not find every process of a command to stop it");
@@ -30,6 +30,7 @@ pub mod lease;
 pub mod lock;
 pub mod name_services;
 mod outer;
+mod priority;
 mod process_limit;
 mod random;
 mod readiness;
@@ -42,7 +43,7 @@ pub use crate::settings::{Settings, command};
 
 use std::ffi::OsString;
 
-use crate::child::{BeginError, Inherited};
+use crate::child::{BeginError, Inherited, fork_guard};
 use crate::exit::{Exit, Failure};
 use crate::report::{Form, Reporter};
 use crate::settings::{Command, LogFormat, OutputFiles, Request};
@@ -58,10 +59,13 @@ pub fn program(arguments: Vec<OsString>, inherited: Inherited) -> Exit {
         return commands::complete::complete(words);
     }
     let inherited = inherited.naming_descriptors(&arguments);
+    let guard = commands::run::is_obvious(&arguments).then(|| fork_guard(&inherited));
     let arguments = settings::in_order(arguments);
     match settings::parse(&arguments) {
         Ok(Request::Help(text)) => commands::print(&Form::of_stdout().fit(&text)),
-        Ok(Request::Command(Command::Run(arguments))) => commands::run::run(arguments, inherited),
+        Ok(Request::Command(Command::Run(arguments))) => {
+            commands::run::run(arguments, guard.unwrap_or_else(|| fork_guard(&inherited)))
+        }
         Ok(Request::Command(Command::Break(arguments))) => commands::break_lock::break_lock(&arguments),
         Ok(Request::Command(Command::Status(arguments))) => commands::status::status(&arguments),
         Ok(Request::Command(Command::Config(arguments))) => commands::config::config(&arguments),

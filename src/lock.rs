@@ -22,6 +22,9 @@ pub use self::sequence::{Known, Queues, mark_waiting, unread};
 pub use self::state::{Holder, LockState, Phase, Revocation, Unknown, Waiter};
 pub use self::success::{Due, NotDue, Success, UnknownFormat};
 
+/// The default lease: how long a crashed host blocks other clients.
+pub const DEFAULT_TTL: Duration = Duration::from_secs(30);
+
 /// The name of a lock: 1 to 200 bytes of UTF-8 without control characters, not `.` or `..`. Compared as bytes: two
 /// names that look alike (NFC and NFD) are two locks.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -126,7 +129,7 @@ impl fmt::Debug for Token {
     }
 }
 
-/// What a holder states about itself, as stored beside the lock for others to read. Readers must treat every field as
+/// What a holder states about itself, as stored with the lock for others to read. Readers must treat every field as
 /// untrusted text.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
@@ -182,7 +185,7 @@ fn is_zero(number: &u64) -> bool {
 pub enum Mode {
     /// One holder.
     Exclusive,
-    /// Any number of holders, but no exclusive one beside them.
+    /// Any number of holders, but no exclusive one at the same time.
     Shared,
     /// A semaphore: up to this many holders, two or more.
     Slots(u32),
@@ -264,7 +267,7 @@ pub struct Grant {
     pub lease: Option<Duration>,
     /// The slot of a semaphore, from 0; no other live holder has it.
     pub slot: Option<u32>,
-    /// The record of the last success was ignored because it lies this far in the future.
+    /// The time of the last success, which was ignored because it lies this far in the future.
     pub undated: Option<Duration>,
 }
 

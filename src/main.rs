@@ -24,9 +24,20 @@ unsafe extern "C" fn main(argc: c_int, argv: *const *const c_char) -> c_int {
     // SAFETY: `argc` and `argv` come from the C start-up code, and the arguments have just been copied.
     let memory = unsafe { ArgvMemory::new(argc, argv) };
     dlock::child::sys::share_heap();
-    let exit = std::panic::catch_unwind(|| match Inherited::capture(memory) {
+    exit_on_panic();
+    let exit = match Inherited::capture(memory) {
         Ok(inherited) => dlock::program(arguments, inherited),
         Err(error) => dlock::cannot_begin(&error),
-    });
-    dlock::leave(exit.unwrap_or(FailureKind::Internal.into()))
+    };
+    dlock::leave(exit)
+}
+
+/// Makes a panic of any thread end the process at once, after its message, with the status of an internal error. The guard
+/// then kills the command. Nothing unwinds, so that the released program needs no code for it (`panic = "abort"`).
+fn exit_on_panic() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        dlock::leave(FailureKind::Internal.into())
+    }));
 }

@@ -7,14 +7,14 @@
 
 mod doctor;
 mod entry;
-mod file;
-mod files;
 mod form;
 mod histogram;
 pub mod json;
 mod metrics;
 mod outcome;
+mod output_file;
 mod reporter;
+mod result_files;
 pub mod status;
 mod token_file;
 mod wait_line;
@@ -24,12 +24,12 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp, Zoned};
 
 pub use self::doctor::DoctorReport;
-pub use self::file::to_stdout;
-pub use self::files::Files;
 pub use self::form::{Form, Pages, is_dumb};
 pub use self::histogram::Histogram;
 pub use self::outcome::{Cause, Outcome, RunReport, Started};
+pub use self::output_file::to_stdout;
 pub use self::reporter::Reporter;
+pub use self::result_files::Files;
 pub use self::status::began;
 pub use self::token_file::TokenFile;
 pub use self::wait_line::WaitLine;
@@ -155,7 +155,7 @@ pub fn revoked(name: &LockName, store: &str, revocation: &Revocation) -> String 
     format!("{name} on {store}: the lock was {}", broken_by(revocation))
 }
 
-/// Describes a record of the last success that was ignored because it lies this far in the future.
+/// Describes a last success that was ignored because it lies this far in the future.
 pub fn undated(name: &LockName, store: &str, ahead: Duration) -> String {
     let ahead = show_distance(ahead);
     format!(
@@ -220,10 +220,11 @@ pub fn reason(error: &anyhow::Error) -> String {
     error.chain().map(text).collect::<Vec<_>>().join(": ")
 }
 
-/// Formats a time since 1970 as RFC 3339 in UTC, with milliseconds.
+/// Formats a time since 1970 as RFC 3339 in UTC, with milliseconds. A time beyond the range of the calendar is shown as the last
+/// one within it.
 pub fn time(since_1970: Duration) -> String {
     let time = SignedDuration::try_from(since_1970).ok().and_then(|time| Timestamp::from_duration(time).ok());
-    format!("{:.3}", time.unwrap_or_default())
+    format!("{:.3}", time.unwrap_or(Timestamp::MAX))
 }
 
 /// Returns whole milliseconds, for programs.
@@ -249,6 +250,12 @@ pub fn is_unsafe(c: char) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_time_after_all_is_the_last_one() {
+        assert_eq!(time(Duration::from_millis(1_500)), "1970-01-01T00:00:01.500Z");
+        assert!(time(Duration::MAX).starts_with("9999-12-"), "{}", time(Duration::MAX));
+    }
 
     /// Returns the two times in the description of a lock that is kept.
     fn times(ended: Duration, rest: Duration) -> [String; 2] {

@@ -20,9 +20,9 @@ mod source;
 mod status;
 mod suggestion;
 mod table;
-mod tables;
 mod target;
 mod tokens;
+mod toml_tables;
 mod value;
 
 pub use self::acquire::{AcquireArguments, AcquirePlan};

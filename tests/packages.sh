@@ -7,6 +7,11 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+# What is tested would inherit the signals that the caller ignores, as nohup and the background of a script do.
+if [ -z "${USUAL_SIGNALS:-}" ] && env --default-signal true 2>/dev/null; then
+    USUAL_SIGNALS=yes exec env --default-signal "$PWD/tests/packages.sh" "$@"
+fi
+
 die() { echo "packages.sh: $*" >&2; exit 1; }
 need() { command -v "$1" >/dev/null || [ -x "/usr/sbin/$1" ] || die "$1 is missing: apt-get install $2"; }
 need dpkg dpkg

@@ -4,15 +4,16 @@
 #   tests/run.sh [ARGUMENT OF cargo test...]         e.g. tests/run.sh --test it signals
 #
 # 1. installs the packages whose programs are missing (apt-get, by sudo when not root; no daemon is started by that),
-# 2. puts redis-py and python-redis-lock, foreign clients that the tests lock against, and PyYAML into target/, and by
-#    tests/servers.sh servers of other versions, whose exact versions it prints,
+# 2. puts redis-py and python-redis-lock, foreign clients that the tests lock against, PyYAML, and moto, a server of
+#    DynamoDB, into target/, and by tests/servers.sh servers of other versions, whose exact versions it prints,
 # 3. runs the tests with every store; neither `scale::*`, which loads the whole machine, nor `random_faults::*` and
 #    `fuzzed_replies::*`, which take minutes: tests/scale.sh and tests/faults.sh run them,
 # 4. without arguments, builds dlock with `file:` alone, and runs the tests of what depends on the stores of a build.
 #
 # The tests start their own servers on free ports and stop them. Read from the environment:
-#   DLOCK_TEST_THREADS   tests at a time (default: 3 per CPU, at least 4: most of a test is waiting)
-#   DLOCK_TEST_PYTHON    a python3 that can `import redis, redis_lock, yaml`; set here for the tests. A test that does
+#   DLOCK_TEST_THREADS   most tests at a time (default: 8 per CPU, at least 6: most of a test is waiting, and those beyond
+#                        2 per CPU begin only while the CPUs have time left)
+#   DLOCK_TEST_PYTHON    a python3 that can `import redis, redis_lock, yaml, moto`; set here for the tests. A test that does
 #                        not find it set uses target/python/bin/python, and then python3 from PATH
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -100,26 +101,26 @@ install_packages() {
 [ "${#missing[@]}" = 0 ] || install_packages
 PATH=$PATH:/usr/sbin:/sbin
 
-# --- redis-py, python-redis-lock and PyYAML ---------------------------------------------------------------------------
+# --- redis-py, python-redis-lock, PyYAML and moto ---------------------------------------------------------------------
 python=${DLOCK_TEST_PYTHON:-target/python/bin/python}
-if ! "$python" -c 'import redis, redis_lock, yaml' 2>/dev/null; then
-    [ -z "${DLOCK_TEST_PYTHON:-}" ] || die "DLOCK_TEST_PYTHON=$python cannot import redis, redis_lock and yaml: pip install redis python-redis-lock pyyaml"
-    say "installing redis-py, python-redis-lock and PyYAML into target/python"
+if ! "$python" -c 'import redis, redis_lock, yaml, moto, flask' 2>/dev/null; then
+    [ -z "${DLOCK_TEST_PYTHON:-}" ] || die "DLOCK_TEST_PYTHON=$python cannot import redis, redis_lock, yaml, moto and flask: pip install redis python-redis-lock pyyaml 'moto[server]'"
+    say "installing redis-py, python-redis-lock, PyYAML and moto into target/python"
     rm -rf target/python
     mkdir -p target
     if python3 -c 'import ensurepip, venv' 2>/dev/null; then
         python3 -m venv target/python
-        target/python/bin/python -m pip install --quiet --disable-pip-version-check 'redis>=5' python-redis-lock pyyaml
+        target/python/bin/python -m pip install --quiet --disable-pip-version-check 'redis>=5' python-redis-lock pyyaml 'moto[server]>=5'
     else
         # No venv in this python: the package in a directory, and a python3 that looks there.
         mkdir -p target/python/bin
         PIP_ROOT_USER_ACTION=ignore python3 -m pip install --quiet --disable-pip-version-check \
-            --target target/python/lib 'redis>=5' python-redis-lock pyyaml
+            --target target/python/lib 'redis>=5' python-redis-lock pyyaml 'moto[server]>=5'
         printf '#!/bin/sh\nPYTHONPATH=%s exec python3 "$@"\n' "$PWD/target/python/lib" \
             >target/python/bin/python
         chmod 755 target/python/bin/python
     fi
-    "$python" -c 'import redis, redis_lock, yaml' || die "redis-py, python-redis-lock and PyYAML were installed but cannot be imported"
+    "$python" -c 'import redis, redis_lock, yaml, moto, flask' || die "redis-py, python-redis-lock, PyYAML and moto were installed but cannot be imported"
 fi
 case $python in
 /*) ;;
@@ -131,7 +132,7 @@ export DLOCK_TEST_PYTHON=$python
 tests/servers.sh
 
 # --- the tests --------------------------------------------------------------------------------------------------------
-threads=${DLOCK_TEST_THREADS:-$(($(nproc) * 3 > 4 ? $(nproc) * 3 : 4))}
+threads=${DLOCK_TEST_THREADS:-$(($(nproc) * 8 > 6 ? $(nproc) * 8 : 6))}
 export RUST_TEST_THREADS=$threads
 # Under nohup, or in the background of a script, signals are ignored from the start, which the tests would inherit.
 usual_signals=()
@@ -153,7 +154,7 @@ run_tests() { # arguments of cargo test
     "${usual_signals[@]}" cargo test --locked --no-fail-fast "$@" "${for_cargo[@]}" -- "${for_tests[@]}" </dev/null
 }
 status=0
-say "every store, $threads tests at a time"
+say "every store, at most $threads tests at a time"
 run_tests || status=$?
 if [ "$is_all" = yes ]; then
     say "file: alone (--no-default-features)"

@@ -6,6 +6,8 @@
 #
 # They are packages of other Debian releases, with their libraries, unpacked and run by their own dynamic
 # loader: nothing is installed, and apt's own lists and packages are not touched. Existing servers are kept.
+# Those of the second table are built from the Go module proxy, by the go of this system (1.21 or later, which fetches the one
+# that a module asks for), or else by that of a newer Debian release.
 # They come from the archives in the system's apt configuration, with its proxy and credentials.
 # A server whose version no release has any more is a failure that names it.
 #
@@ -28,6 +30,11 @@ servers=(
     "postgresql-18 $newest postgresql-18 18 usr/lib/postgresql/18/bin/postgres"
     "etcd-3.5 $newest etcd-server 3.5 usr/bin/etcd"
     "zookeeper-3.9 $newest zookeeper 3.9 java"
+    'consul-1.8 bullseye consul 1.8 usr/bin/consul'
+)
+# name, package to build, version
+built=(
+    'versitygw-1.8 github.com/versity/versitygw/cmd/versitygw v1.8.0'
 )
 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 directory=${DLOCK_TEST_SERVERS:-$PWD/target/servers}
@@ -88,7 +95,7 @@ find_version() { # releases, package, version
 
 # A package and the packages of its libraries.
 wanted() { # release, package
-    local also=() kinds='^(lib|lua-|zlib|redis-|valkey-|mysql-|mariadb-|postgresql-|etcd-)'
+    local also=() kinds='^(lib|lua-|zlib|redis-|valkey-|mysql-|mariadb-|postgresql-|etcd-|consul)'
     # It depends on a Java virtual machine with a desktop's libraries; this system has one.
     [ "$2" != zookeeper ] || kinds='^(lib.*-java|zookeeper)$'
     # The script that creates its database needs a program of another package.
@@ -171,11 +178,56 @@ EOF
     fi
     chmod 755 "$new/server"
     "$new/server" "$@" >"$new/log" 2>&1 || true
-    grep -q -e "[ =]${version//./[.]}[.]" "$new/log" || {
+    grep -q -e "[ =v]${version//./[.]}[.]" "$new/log" || {
         cat "$new/log" >&2
         die "$name was unpacked but does not start, or is of another version, see above"
     }
     printf '%s %s of Debian %s\n' "$package" "$exact" "$release" >"$new/version"
+    rm -rf "${directory:?}/$name"
+    mv "$new" "$directory/$name"
+}
+
+# A go that can build what needs a newer one: its path.
+find_go() {
+    local exact found release version own=$directory/go
+    if command -v go >/dev/null && [[ $(go version) =~ go1\.(2[1-9]|[3-9][0-9]) ]]; then
+        command -v go
+        return 0
+    fi
+    if [ ! -x "$own/root/usr/bin/go" ]; then
+        found=$(find_version "$newest" golang-go 2:1) || die "no release of Debian has golang-go"
+        read -r release exact <<<"$found"
+        version=${exact#2:}
+        version=${version%%[~-]*}
+        say "go: unpacking golang-$version of Debian $release" >&2
+        rm -rf "$own"
+        mkdir -p "$own/packages" "$own/root"
+        (cd "$own/packages" && private_apt "$release" apt-get download "golang-$version-go" "golang-$version-src" \
+            >"$own/log" 2>&1) || { cat "$own/log" >&2; die "cannot download golang-$version, see above"; }
+        for deb in "$own"/packages/*.deb; do
+            dpkg-deb -x "$deb" "$own/root"
+        done
+        rm -rf "$own/packages"
+        mkdir -p "$own/root/usr/bin"
+        printf '#!/bin/sh\nGOROOT=%s exec %s/bin/go "$@"\n' "$own/root/usr/lib/go-$version"{,} >"$own/root/usr/bin/go"
+        chmod 755 "$own/root/usr/bin/go"
+    fi
+    printf '%s\n' "$own/root/usr/bin/go"
+}
+
+build_server() { # name, package, version
+    local name=$1 package=$2 version=$3 new=$directory/$1.new go
+    go=$(find_go)
+    say "$name: building $package $version"
+    rm -rf "$new"
+    mkdir -p "$new"
+    GOBIN=$new GOFLAGS='-mod=mod -buildvcs=false' GOTOOLCHAIN=auto "$go" install "$package@$version" >"$new/log" 2>&1 </dev/null || {
+        cat "$new/log" >&2
+        die "cannot build $package, see above"
+    }
+    mv "$new/$(basename "$package")" "$new/server"
+    "$new/server" --version >"$new/log" 2>&1 || { cat "$new/log" >&2; die "$name was built but does not start"; }
+    printf '%s %s of the Go module proxy\n' "$(basename "$package")" "$version" >"$new/version"
     rm -rf "${directory:?}/$name"
     mv "$new" "$directory/$name"
 }
@@ -186,5 +238,11 @@ for server in "${servers[@]}"; do
     [ -x "$directory/$name/server" ] || make_server "$name" "$releases" "$package" "$version" "$program"
     say "$name: $(head -n 1 "$directory/$name/version")"
 done
+for server in "${built[@]}"; do
+    read -r name package version <<<"$server"
+    [ -x "$directory/$name/server" ] || build_server "$name" "$package" "$version"
+    say "$name: $(head -n 1 "$directory/$name/version")"
+done
+rm -rf "$directory/go"
 # The lists are large, and no longer needed.
 rm -rf "$directory/apt"

@@ -77,15 +77,15 @@ def record(directory, path):
             steps.append((host.name, line, at))
         host.lines = []
 
-    web_1.type("dlock run --ttl 5s nightly -- ./backup.sh", "copying files\n")
+    web_1.type("dlock run --ttl 10s nightly -- ./backup.sh", "copying files\n")
     web_1.take()
     show(web_1, 1)
     # So that the ages in the messages are not those of a script.
     time.sleep(2)
-    web_2.type("dlock run --ttl 5s nightly -- ./backup.sh", "see --wait\nweb-2$ ")
+    web_2.type("dlock run --ttl 10s nightly -- ./backup.sh", "see --wait\nweb-2$ ")
     web_2.take()
     show(web_2, 3)
-    web_2.type("dlock run --ttl 5s --wait 1h nightly -- ./backup.sh", "waiting")
+    web_2.type("dlock run --ttl 10s --wait 1h nightly -- ./backup.sh", "waiting")
     web_2.take()
     show(web_2, 5)
     web_1.crash()

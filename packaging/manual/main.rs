@@ -23,7 +23,7 @@ struct Page {
 }
 
 /// The date of the last change of the texts.
-const DATE: &str = "2026-11-24";
+const DATE: &str = "2026-11-25";
 
 fn main() -> std::io::Result<()> {
     let directory = std::env::args_os().nth(1).expect("an argument: the directory to write to");

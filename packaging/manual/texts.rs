@@ -1,7 +1,11 @@
 //! The texts of the man pages, and tables of the sentences that several pages share.
 
+use std::collections::HashMap;
+
 use clap::Command;
 use dlock::Settings;
+use dlock::backend::options::{UrlOption, Value};
+use dlock::backend::registry;
 
 /// A page that does not describe a command.
 pub struct Topic {
@@ -21,6 +25,10 @@ pub const TOPICS: &[Topic] = &[
     Topic { name: "dlock-postgres", section: "7", what: "locks in PostgreSQL" },
     Topic { name: "dlock-mysql", section: "7", what: "locks in MySQL and MariaDB" },
     Topic { name: "dlock-memcached", section: "7", what: "locks in Memcached, for efficiency only" },
+    Topic { name: "dlock-consul", section: "7", what: "locks in Consul" },
+    Topic { name: "dlock-s3", section: "7", what: "locks in S3" },
+    Topic { name: "dlock-dynamodb", section: "7", what: "locks in DynamoDB" },
+    Topic { name: "dlock-kubernetes", section: "7", what: "locks in Kubernetes" },
     Topic { name: "dlock-recipes", section: "7", what: "locks shared with other programs" },
     Topic { name: "dlock-fencing", section: "7", what: "how to reject a late writer" },
     Topic {
@@ -81,18 +89,23 @@ const VARIABLES: &[Sentence] = &[
         None,
     ),
     ("DLOCK_HELD", "The locks that the calling command runs under, set by `dlock run`.", None),
-    ("PGPASSWORD", "The password of PostgreSQL, where the URL has none.", None),
+    ("PGPASSWORD", "The password of PostgreSQL, when neither the URL nor `password_file` has one.", None),
     (
         "PGPASSFILE",
         "The password file of PostgreSQL, instead of ~/.pgpass, where no password is given otherwise.",
         None,
     ),
-    ("PGSSLMODE", "`sslmode`, where the URL has none.", None),
-    ("PGSSLROOTCERT", "`sslrootcert`, likewise.", None),
-    ("PGSSLCERT", "`sslcert`, likewise, and `PGSSLKEY`.", None),
-    ("PGREQUIREAUTH", "`require_auth`, likewise, and `PGCHANNELBINDING`.", None),
+    (
+        "SSL_CERT_FILE",
+        "A file of certificate authorities that replace those of the system; `SSL_CERT_DIR` names directories of them.",
+        None,
+    ),
     ("ETCDCTL_USER", "The user of etcd, and the password after a colon, where the URL has none.", None),
-    ("MYSQL_PWD", "The password of MySQL and MariaDB, when neither the URL nor a file has one.", None),
+    (
+        "MYSQL_PWD",
+        "The password of MySQL and MariaDB, when neither the URL nor `password_file` has one.",
+        None,
+    ),
     ("REDISCLI_AUTH", "The Redis password, when neither the URL nor a file has one.", None),
     (
         "GITHUB_RUN_ID",
@@ -105,9 +118,11 @@ const VARIABLES: &[Sentence] = &[
     ("NO_COLOR", "If set, output is not coloured.", None),
     ("TERM", "With `dumb`, nothing is coloured or redrawn in place.", None),
     ("TZ", "The time zone of the times that are shown.", None),
+    ("CI", "If set, dlock reports that it waits, as on a terminal and with `-v`.", None),
     (
         "HOME",
-        "Contains the locks of `file:` for every user but root. If it is not set, the user database is read.",
+        "The home directory, which contains the configuration of the user and, except for root, the locks of `file:`. If it \
+         is not set, the user database is used.",
         None,
     ),
 ];
@@ -119,15 +134,19 @@ const FILES: &[Sentence] = &[
         Some("config"),
     ),
     ("/etc/dlock/config.toml", "Configuration of the host.", Some("config")),
+    ("~/.pgpass", "Passwords of PostgreSQL, if none is given otherwise; see `dlock-postgres`(7).", None),
+    ("~/.my.cnf", "User and password of MySQL, if none is given otherwise; see `dlock-mysql`(7).", None),
     ("~/.local/state/dlock/", "The locks of `file:`, for every user but root.", None),
     ("/var/lib/dlock/", "The locks of `file:` for root.", None),
 ];
 
 /// Returns the text with its directives expanded: `!status`, `!environment` and `!files` with the keys of
-/// sentences, `!see` with pages, `!keys` to the settings of a lock. Pages of dlock that do not exist in this build are left out.
+/// sentences, `!see` with pages, `!keys` to the settings of a lock, `!url-options` to the options of URLs with a scheme.
+/// Pages of dlock that do not exist in this build are left out.
 pub fn complete(text: &str, facts: &Facts<'_>) -> String {
     let mut found = String::new();
-    for line in text.lines() {
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
         let (key, words) = line.split_once(' ').unwrap_or((line, ""));
         let table = match key {
             "!status" => STATUSES,
@@ -136,6 +155,10 @@ pub fn complete(text: &str, facts: &Facts<'_>) -> String {
             "!keys" => {
                 let keys: Vec<String> = Settings::KEYS.iter().map(|key| format!("`{key}`")).collect();
                 found.push_str(&format!("  {}.\n", keys.join(", ")));
+                continue;
+            }
+            "!url-options" => {
+                found.push_str(&options(words, &mut lines));
                 continue;
             }
             "!see" => {
@@ -165,6 +188,48 @@ pub fn complete(text: &str, facts: &Facts<'_>) -> String {
         }
     }
     found
+}
+
+/// Returns the list of the options of URLs with this scheme, from their table. The next lines of the text, up to an empty one,
+/// add to the description of some of them.
+fn options<'a>(scheme: &str, lines: &mut impl Iterator<Item = &'a str>) -> String {
+    let (mut added, mut name) = (HashMap::new(), "");
+    for line in lines.take_while(|line| !line.is_empty()) {
+        match line.strip_prefix(": ").or(line.strip_prefix("  ")) {
+            Some(text) => added.entry(name).or_insert_with(String::new).extend([" ", text]),
+            None => name = line.trim_matches('`'),
+        }
+    }
+    let table = registry::table(scheme).unwrap_or_else(|| panic!("no store {scheme}"));
+    let all = || table.iter().copied().flatten();
+    let mut found = String::new();
+    for UrlOption { name, value, meaning, .. } in all() {
+        let is_synonym = |other: &&UrlOption| matches!(other.value, Value::Synonym(of) if of == *name);
+        let names = std::iter::once(*name).chain(all().filter(is_synonym).map(|other| other.name));
+        let values = match value {
+            Value::Synonym(_) => continue,
+            Value::Text("") | Value::File => String::new(),
+            Value::Text(default) | Value::Number(default, _) => format!(" The default is `{default}`."),
+            Value::Word(default, words) => values(words, default),
+            Value::Only(words, _) => values(words, ""),
+            Value::Switch => values(&["yes", "no"], "no"),
+        };
+        let (names, added) = (names.map(marked).collect::<Vec<_>>(), added.remove(name).unwrap_or_default());
+        found.push_str(&format!("{}\n: {meaning}{values}{added}\n", names.join(", ")));
+    }
+    assert!(added.is_empty(), "{scheme} has no such options: {added:?}");
+    found + "\n"
+}
+
+fn values(words: &[&str], default: &str) -> String {
+    let word = |word: &&str| marked(word) + if *word == default { " (the default)" } else { "" };
+    let (last, others) = words.split_last().expect("words");
+    let others = others.iter().map(word).collect::<Vec<_>>().join(", ");
+    format!(" The values are {others} and {}.", word(last))
+}
+
+fn marked(text: &str) -> String {
+    format!("`{text}`")
 }
 
 /// Returns `dlock-run(1) flock(1)` as a line of the text, with the names marked.

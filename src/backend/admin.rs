@@ -1,7 +1,7 @@
 //! What operators request of a store besides locking: list holders and waiters, read the history, end a hold.
 
 use super::diagnosis::Diagnosis;
-use super::{Backend, Reply, StoreError};
+use super::{Backend, StoreError, TryReply};
 use crate::lock::{FencingToken, Holder, LockName, LockState, NotedRecord, Revocation, Token, Unknown};
 
 /// A store of locks, as seen by its operators.
@@ -14,51 +14,41 @@ pub trait LockAdmin: Backend {
     ///
     /// # Errors
     /// The store could not be queried, or refused.
-    fn list(&mut self) -> Reply<'_, Result<Vec<LockName>, StoreError>>;
+    fn list(&mut self) -> TryReply<'_, Vec<LockName>>;
 
-    /// Lists the locks of which the store keeps outcomes.
+    /// Lists the locks of which the store keeps a history.
     ///
     /// # Errors
     /// The store could not be queried, or refused.
-    fn list_recorded(&mut self) -> Reply<'_, Result<Vec<LockName>, StoreError>>;
+    fn list_with_history(&mut self) -> TryReply<'_, Vec<LockName>>;
 
     /// Reads the state of these locks; with a `token`, also of the hold that it proves. From then on
     /// [`changed`](Backend::changed) reports changes of the last one, if the store can notify.
     ///
     /// # Errors
     /// The store could not be queried, or refused.
-    fn inspect<'a>(
-        &'a mut self,
-        names: &'a [LockName],
-        token: Option<&'a Token>,
-    ) -> Reply<'a, Result<Inspection, StoreError>>;
+    fn inspect<'a>(&'a mut self, names: &'a [LockName], token: Option<&'a Token>)
+    -> TryReply<'a, Inspection>;
 
-    /// Returns the last fencing token that was granted for this lock; `None` if the store has no record of one. It may
+    /// Returns the last fencing token that was granted for this lock; `None` if the store knows none. It may
     /// be too large if a later claim failed halfway.
     ///
     /// # Errors
     /// The store could not be queried, or refused.
-    fn last_fencing_token<'a>(
-        &'a mut self,
-        name: &'a LockName,
-    ) -> Reply<'a, Result<Option<FencingToken>, StoreError>>;
+    fn last_fencing_token<'a>(&'a mut self, name: &'a LockName) -> TryReply<'a, Option<FencingToken>>;
 
     /// Sees to it that every later fencing token of a lock that nobody holds is larger than `floor`. Never lowers the
     /// counter. A claim that is decided on at the same moment may still get a smaller token.
     ///
     /// # Errors
     /// The store could not be queried, or refused.
-    fn raise_fencing<'a>(
-        &'a mut self,
-        name: &'a LockName,
-        floor: FencingToken,
-    ) -> Reply<'a, Result<Raised, StoreError>>;
+    fn raise_fencing<'a>(&'a mut self, name: &'a LockName, floor: FencingToken) -> TryReply<'a, Raised>;
 
-    /// Returns the last outcomes of a lock, the latest first.
+    /// Returns the history of a lock, the latest record first.
     ///
     /// # Errors
     /// The store could not be queried, or refused.
-    fn history<'a>(&'a mut self, name: &'a LockName) -> Reply<'a, Result<Vec<NotedRecord>, StoreError>>;
+    fn history<'a>(&'a mut self, name: &'a LockName) -> TryReply<'a, Vec<NotedRecord>>;
 
     /// Notifies every process inside a hold that was seen to end it. A hold that no process runs under any more
     /// (`--min-hold`) ends at once.
@@ -70,18 +60,14 @@ pub trait LockAdmin: Backend {
         name: &'a LockName,
         holder: &'a Holder,
         revocation: &'a Revocation,
-    ) -> Reply<'a, Result<Revoked, StoreError>>;
+    ) -> TryReply<'a, Revoked>;
 
     /// Removes a hold without its owner's consent, if it is still the one that was seen. Waiters may proceed at once,
     /// whatever still runs.
     ///
     /// # Errors
     /// The store could not be queried, or refused.
-    fn remove<'a>(
-        &'a mut self,
-        name: &'a LockName,
-        holder: &'a Holder,
-    ) -> Reply<'a, Result<Removal, StoreError>>;
+    fn remove<'a>(&'a mut self, name: &'a LockName, holder: &'a Holder) -> TryReply<'a, Removal>;
 
     /// Checks whether the store is fit to hold locks, and reports each finding as soon as it is known. Tries what dlock
     /// needs on a scratch lock, which is removed afterwards, or expires soon after this future was dropped halfway.
@@ -89,18 +75,10 @@ pub trait LockAdmin: Backend {
     /// # Errors
     /// The configuration cannot be used at all ([`StoreError::Config`]), so the store was not contacted. A fault of the
     /// store itself is not an error here but a finding.
-    fn examine<'a>(&'a mut self, examination: &'a Diagnosis) -> Reply<'a, Result<(), StoreError>>;
-
-    /// Creates what the store needs before its first lock, such as a table, unless it exists. Most stores need nothing.
-    ///
-    /// # Errors
-    /// The store could not be reached, or refused.
-    fn init(&mut self) -> Reply<'_, Result<(), StoreError>> {
-        Box::pin(async { Ok(()) })
-    }
+    fn examine<'a>(&'a mut self, examination: &'a Diagnosis) -> TryReply<'a, ()>;
 }
 
-/// What is shown for a holder whose record is in a format that this dlock does not know: nothing in it is guessed.
+/// What is shown for a holder whose entry is in a format that this dlock does not know: nothing in it is guessed.
 pub const OTHER_FORMAT: &str = "stored by another dlock";
 
 /// The state of some locks at one time.

@@ -1,151 +1,25 @@
 //! What a store finds out about itself: whether it is fit to hold locks.
 
+mod finding;
+
 use std::fmt::Display;
 use std::time::Duration;
 
 use serde::Serialize;
 use tokio::sync::mpsc;
 
-use super::{Outlook, StoreError};
+pub(super) use self::finding::remedy_of;
+pub use self::finding::{AVAILABILITY, Finding, Level, no_lock};
+use super::StoreError;
 use crate::clock::Moment;
 use crate::duration::show;
+use crate::lock::DEFAULT_TTL;
 use crate::secret::scrubbed;
 
-/// The recommended ttl is the default lease, but at least [`REPLIES_PER_TTL`] times as long as a slow reply.
-const SHORTEST_RECOMMENDED: Duration = Duration::from_secs(30);
+/// The recommended ttl is the default lease, but at least this many times as long as a slow reply.
 const REPLIES_PER_TTL: u32 = 100;
 /// How many requests the response time is measured with.
 const REQUESTS: usize = 100;
-
-/// The check of [`Finding::one_server`].
-pub const AVAILABILITY: &str = "availability";
-
-/// The severity of a finding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Level {
-    /// No fault was found.
-    Ok,
-    /// Locks work, but something about them is worse than it could be, or unknown.
-    Warning,
-    /// Locks do not work, or cannot be relied on.
-    Problem,
-}
-
-impl Level {
-    /// Returns the level's name, as displayed.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Level::Ok => "ok",
-            Level::Warning => "warning",
-            Level::Problem => "problem",
-        }
-    }
-}
-
-/// The result of one check. The texts may quote the store, which is not trusted: they are escaped when they are
-/// printed. They contain no secrets.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Finding {
-    /// What was checked: one or two words that stay the same from version to version.
-    pub check: &'static str,
-    /// How well it is.
-    pub level: Level,
-    /// What was found.
-    pub found: String,
-    /// What follows from it for locks, unless the level is `Ok`.
-    pub consequence: Option<String>,
-    /// What to do about it, unless the level is `Ok`.
-    pub remedy: Option<String>,
-}
-
-impl Finding {
-    // The text of a finding often quotes the store: secrets in it are replaced.
-
-    /// Creates a finding without a fault.
-    pub fn ok(check: &'static str, found: impl Into<String>) -> Finding {
-        let found = scrubbed(&found.into()).into_owned();
-        Finding { check, level: Level::Ok, found, consequence: None, remedy: None }
-    }
-
-    /// Creates a finding that locks work with a limitation.
-    pub fn warning(
-        check: &'static str,
-        found: impl Into<String>,
-        consequence: impl Into<String>,
-        remedy: impl Into<String>,
-    ) -> Finding {
-        let (consequence, remedy) = (Some(consequence.into()), Some(remedy.into()));
-        let found = scrubbed(&found.into()).into_owned();
-        Finding { check, level: Level::Warning, found, consequence, remedy }
-    }
-
-    /// Creates a finding that locks do not work, or cannot be relied on.
-    pub fn problem(
-        check: &'static str,
-        found: impl Into<String>,
-        consequence: impl Into<String>,
-        remedy: impl Into<String>,
-    ) -> Finding {
-        Finding { level: Level::Problem, ..Finding::warning(check, found, consequence, remedy) }
-    }
-
-    /// Creates the finding that a server cannot be used because of this error.
-    pub fn refusal(check: &'static str, error: &StoreError, remedy: &str) -> Finding {
-        let consequence = format!("no lock can be taken: dlock run ends with {}", error.failure_kind() as u8);
-        let found = match error {
-            // The remedy is one of the finding.
-            StoreError::OtherServer { found, .. } => found.clone(),
-            error => error.to_string(),
-        };
-        Finding::problem(check, found, consequence, remedy)
-    }
-
-    /// Creates the finding that the store cannot be used because of this error, with what is to be done about an error of
-    /// its kind.
-    pub fn failure(check: &'static str, error: &StoreError) -> Finding {
-        Finding::refusal(check, error, remedy_of(error))
-    }
-
-    /// Creates the finding that nothing takes over from the server.
-    pub fn one_server() -> Finding {
-        Finding::ok(
-            AVAILABILITY,
-            "one server: while it is down no lock can be taken and commands are stopped",
-        )
-    }
-
-    /// Creates the finding that a table is missing which the user may create.
-    pub fn missing_table(table: &dyn Display) -> Finding {
-        Finding::warning(
-            "table",
-            format!("there is no table {table}"),
-            "the first dlock run creates it; the remaining checks need it and were not made",
-            "create it now: dlock doctor --init, or what dlock doctor --policy prints",
-        )
-    }
-
-    /// Returns the same finding about one of several servers, which the others can do without.
-    fn of_one(self, server: &dyn Display, consequence: &str) -> Finding {
-        let found = format!("{server}: {}", self.found);
-        Finding::warning(self.check, found, consequence, self.remedy.unwrap_or_default())
-    }
-}
-
-/// Returns what is to be done about an error of a store, whatever the request was.
-pub(super) fn remedy_of(error: &StoreError) -> &str {
-    match error {
-        StoreError::Denied(_) => "grant the user the rights that dlock doctor --policy prints",
-        StoreError::OtherServer { remedy, .. } => remedy,
-        StoreError::Config(_) => "see the error: correct the URL, or what it names in the store",
-        StoreError::Unavailable { outlook: Outlook::Permanent, .. } => {
-            "see the error: correct the configuration of the server, or of this client"
-        }
-        StoreError::Unavailable { .. } => {
-            "check that the store runs and that nothing between drops packets; --connect-timeout allows it more time"
-        }
-    }
-}
 
 /// What users have to know of any store before they rely on its locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -194,10 +68,41 @@ impl Answer {
         Answer { answer, detail: scrubbed(&detail.into()).into_owned() }
     }
 
+    /// The answer about a lock that is a row on the disk of a server with this many replicas, if that is known, and what is
+    /// special about its `replication`.
+    pub fn loss_of_row(replicas: Option<u64>, replication: &str) -> Answer {
+        match replicas {
+            Some(0) => Answer::new(
+                "no",
+                "only if its row is removed by hand, or the server loses its disk; it has no replica now",
+            ),
+            Some(_) => Answer::new(
+                "yes",
+                format!("by a fail-over to a replica that has not received it; {replication}"),
+            ),
+            None => Answer::new(
+                "unknown",
+                "yes if a replica takes over that has not received it; whether there is one, the server does not tell this user",
+            ),
+        }
+    }
+
+    /// The answer where the server's clock ends leases, in steps of this length.
+    pub fn lease_of_server(step: &str) -> Answer {
+        let ttl = one_ttl();
+        let crash = format!("the lock of a crashed holder is free {ttl} after its last renewal");
+        Answer::new("server", format!("the server's, in steps of {step}; {crash}"))
+    }
+
     /// The answer of an examination that ended before.
     pub fn unknown() -> Answer {
         Answer::new("unknown", "the checks ended before that")
     }
+}
+
+/// Returns how long a lease of one ttl lasts at most, in words.
+pub fn one_ttl() -> String {
+    format!("at most one --ttl ({} unless set)", show(DEFAULT_TTL))
 }
 
 /// A message sent while a store is examined.
@@ -216,13 +121,26 @@ pub enum Note {
 /// The sending end for findings, which are sent as soon as they are known: what is known is not lost if the store stops
 /// replying, and the receiver can report where that was. Clones send to the same receiver.
 #[derive(Clone, Debug)]
-pub struct Diagnosis(mpsc::UnboundedSender<Note>);
+pub struct Diagnosis {
+    notes: mpsc::UnboundedSender<Note>,
+    creates: bool,
+}
 
 impl Diagnosis {
     /// Creates a diagnosis and its receiver.
     pub fn new() -> (Diagnosis, mpsc::UnboundedReceiver<Note>) {
         let (sender, notes) = mpsc::unbounded_channel();
-        (Diagnosis(sender), notes)
+        (Diagnosis { notes: sender, creates: false }, notes)
+    }
+
+    /// Returns a diagnosis that also creates what the store needs before its first lock, such as a table, if that is missing.
+    pub fn creating(self) -> Diagnosis {
+        Diagnosis { creates: true, ..self }
+    }
+
+    /// Returns whether it does.
+    pub fn creates(&self) -> bool {
+        self.creates
     }
 
     /// Reports that the reply awaited from now on concerns this check.
@@ -293,7 +211,7 @@ impl Diagnosis {
         let ttl = needed.min(longest);
         self.recommend_ttl(ttl);
         let consequence = "with a short ttl, a few slow replies are enough for a command to be stopped";
-        self.found(match (needed > SHORTEST_RECOMMENDED, needed > longest) {
+        self.found(match (needed > DEFAULT_TTL, needed > longest) {
             (false, _) => Finding::ok("latency", found),
             (true, false) => Finding::warning("latency", found, consequence, format!("--ttl {}", show(ttl))),
             (true, true) => {
@@ -310,13 +228,13 @@ impl Diagnosis {
 
     fn send(&self, note: Note) {
         // An error means that the receiver is gone; the note is then not needed.
-        let _ = self.0.send(note);
+        let _ = self.notes.send(note);
     }
 }
 
 fn recommended_ttl(p99: Duration) -> Duration {
     let seconds = (p99 * REPLIES_PER_TTL).as_secs_f64().ceil();
-    SHORTEST_RECOMMENDED.max(Duration::from_secs(seconds as u64))
+    DEFAULT_TTL.max(Duration::from_secs(seconds as u64))
 }
 
 /// Returns the first three numbers of a version, such as `3.5.13` or `3.6.0-rc.1`; 0 for one that is missing.
@@ -352,27 +270,6 @@ mod tests {
     fn a_slow_store_needs_a_long_lease() {
         for (ms, seconds) in [(0, 30), (300, 30), (301, 31), (2_000, 200)] {
             assert_eq!(recommended_ttl(Duration::from_millis(ms)), Duration::from_secs(seconds));
-        }
-    }
-
-    #[test]
-    fn the_remedy_belongs_to_the_error() {
-        let permanent = |reason: &str| StoreError::Unavailable {
-            reason: reason.into(),
-            maybe_applied: false,
-            outlook: Outlook::Permanent,
-        };
-        for (error, status, remedy) in [
-            (StoreError::Denied("no right".into()), 77, "dlock doctor --policy"),
-            (StoreError::Config("another table".into()), 78, "correct the URL"),
-            (permanent("the certificate has expired"), 69, "correct the configuration"),
-            (StoreError::unreachable("connection refused"), 69, "nothing between drops packets"),
-            (StoreError::unanswered("no answer within 5s"), 69, "nothing between drops packets"),
-        ] {
-            let finding = Finding::failure("lock", &error);
-            let consequence = format!("no lock can be taken: dlock run ends with {status}");
-            assert_eq!((finding.level, finding.consequence), (Level::Problem, Some(consequence)), "{error}");
-            assert!(finding.remedy.is_some_and(|text| text.contains(remedy)), "{error}");
         }
     }
 

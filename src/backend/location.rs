@@ -19,7 +19,7 @@ pub enum Demand {
     FencingTokens,
     /// The list of the locks that are in use.
     List,
-    /// The last outcomes.
+    /// The history of a lock.
     History,
 }
 

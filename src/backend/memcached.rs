@@ -1,27 +1,30 @@
-//! Memcached: the recipe of `add`, so that dlock and other clients that take a lock with `add` exclude each other under
-//! the same key. The item is the hold, and its expiry is the lease: with no clock for anything else there is one
-//! exclusive holder, and no queue, history or fencing token.
+//! Memcached: the ledger of a lock ([`document`](super::ledger::document)) is the value of an item, which exists as long as
+//! the lock has a holder or a waiter. So dlock and other clients that take a lock with `add` under the same key exclude
+//! each other.
 //!
-//! A server forgets items when it is full or restarts. Its locks are for efficiency only.
+//! A server forgets items when it is full or restarts. Its locks are for efficiency only: fencing tokens could be granted
+//! twice, and the last success of `--once-per` could be forgotten.
+//!
+//! The server's clock shows whole seconds. An item that exists for every client expires at a known time, so that its
+//! remaining time tells the time to each of them; the expiry of a lock's item is the end of its last entry.
 //!
 //! Named only by the registry. What always holds: an item that exists is changed only by its CAS value.
 
 mod client;
 mod doctor;
-mod hold;
-mod inspect;
+mod history;
+mod item;
 mod location;
 mod reply;
 mod store;
 
 pub use self::location::Location;
 use self::location::{RESERVED, SHORTEST_LEASE};
-use self::store::MemcachedStore;
 use super::admin::LockAdmin;
 use super::location::{Demand, Policy};
 use super::url::UrlError;
 use crate::backend;
-use crate::lock::{LockName, Mode};
+use crate::lock::LockName;
 
 impl backend::Location for Location {
     fn display(&self) -> &str {
@@ -48,17 +51,13 @@ impl backend::Location for Location {
 
     fn refuses(&self, demand: Demand) -> Option<&'static str> {
         match demand {
-            Demand::Mode(Mode::Shared | Mode::Slots(_)) => {
-                Some("a lock on Memcached has one holder: take it exclusively, or use another store")
-            }
             Demand::Lease(lease) if lease < SHORTEST_LEASE => {
                 Some("Memcached counts leases in whole seconds, and not exactly: at least 3s")
             }
-            Demand::OncePer => Some("Memcached keeps nothing of a run that has ended: use another store"),
+            Demand::OncePer => Some("Memcached may forget that a run has succeeded: use another store"),
             Demand::FencingTokens => Some("Memcached has no fencing tokens: use another store"),
             Demand::List => Some("Memcached cannot list its locks: name each of them"),
-            Demand::History => Some("Memcached keeps no history: use another store"),
-            Demand::Mode(Mode::Exclusive) | Demand::Lease(_) => None,
+            Demand::Mode(_) | Demand::History | Demand::Lease(_) => None,
         }
     }
 
@@ -77,6 +76,6 @@ impl backend::Location for Location {
     }
 
     fn open(&self) -> Box<dyn LockAdmin> {
-        Box::new(MemcachedStore::new(self.clone()))
+        Box::new(store::contender(self.clone()))
     }
 }

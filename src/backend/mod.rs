@@ -5,10 +5,16 @@
 //! holds: a store that cannot be queried is unknown ([`StoreError`]), which is never reported as free, held or lost.
 
 pub mod admin;
+#[cfg(feature = "consul")]
+pub mod consul;
 pub mod diagnosis;
+#[cfg(feature = "dynamodb")]
+pub mod dynamodb;
 #[cfg(feature = "etcd")]
 pub mod etcd;
 pub mod file;
+#[cfg(feature = "kubernetes")]
+pub mod kubernetes;
 pub mod ledger;
 pub mod location;
 #[cfg(feature = "memcached")]
@@ -17,12 +23,15 @@ pub mod memcached;
 pub mod mysql;
 #[cfg(feature = "net")]
 pub mod net;
+pub mod options;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 pub mod race;
 #[cfg(feature = "redis")]
 pub mod redis;
 pub mod registry;
+#[cfg(feature = "s3")]
+pub mod s3;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub mod shedlock;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
@@ -44,6 +53,9 @@ use crate::lock::{Claim, Grant, Holder, LockName, Mode, NotDue, Record, Revocati
 /// The future returned by the methods of a [`Backend`], boxed so that the trait is object-safe.
 pub type Reply<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
+/// The reply to a request that may fail.
+pub type TryReply<'a, T> = Reply<'a, Result<T, StoreError>>;
+
 /// A store of locks.
 ///
 /// A backend never sleeps, retries, prints, or reads a clock other than the store's. Each method may be dropped
@@ -58,7 +70,7 @@ pub trait Backend {
     ///
     /// # Errors
     /// The store cannot be reached.
-    fn connect(&mut self) -> Reply<'_, Result<(), StoreError>>;
+    fn connect(&mut self) -> TryReply<'_, ()>;
 
     /// Requests the lock once. A claim whose token already holds the lock (the reply to an earlier attempt was lost) is
     /// granted again with the full lease. With [`Intent::Enqueue`] a claim that is not granted is in the queue
@@ -70,18 +82,14 @@ pub trait Backend {
     /// # Errors
     /// The store could not be queried, or refused. After [`StoreError::Unavailable`] with `maybe_applied` the claim may
     /// hold the lock or a queue position: try again or release.
-    fn try_acquire<'a>(
-        &'a mut self,
-        claim: &'a Claim,
-        intent: Intent,
-    ) -> Reply<'a, Result<Attempt, StoreError>>;
+    fn try_acquire<'a>(&'a mut self, claim: &'a Claim, intent: Intent) -> TryReply<'a, Attempt>;
 
     /// Extends the lease if the claim's token still holds the lock: to its full length from now, or to `rest` (what
     /// remains of the minimum hold time) if that is longer. Never creates the lock anew.
     ///
     /// # Errors
     /// The store could not be queried: the state of the lock is unknown, which does not mean that it is lost.
-    fn renew<'a>(&'a mut self, claim: &'a Claim, rest: Duration) -> Reply<'a, Result<Renewal, StoreError>>;
+    fn renew<'a>(&'a mut self, claim: &'a Claim, rest: Duration) -> TryReply<'a, Renewal>;
 
     /// Releases what the claim has: the lock, or its queue position; otherwise changes nothing. May be repeated. If
     /// `rest` is not zero, the store keeps the lock for that long without its owner. The next waiter is then notified.
@@ -94,13 +102,13 @@ pub trait Backend {
         claim: &'a Claim,
         rest: Duration,
         ending: Ending<'a>,
-    ) -> Reply<'a, Result<Release, StoreError>>;
+    ) -> TryReply<'a, Release>;
 
-    /// Adds the record of a run that did not start, or that lost its lock, to the lock's history.
+    /// Adds the record of a run that did not start, or that lost its lock, to the history of the lock.
     ///
     /// # Errors
     /// The store could not be queried, or keeps no history.
-    fn record<'a>(&'a mut self, name: &'a LockName, record: &'a Record) -> Reply<'a, Result<(), StoreError>>;
+    fn add_record<'a>(&'a mut self, name: &'a LockName, record: &'a Record) -> TryReply<'a, ()>;
 
     /// Returns what the store has reported about itself that endangers locks.
     fn hazard(&self) -> Option<Hazard> {
@@ -130,7 +138,7 @@ pub trait Backend {
 /// What a release stores about the run that ends.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ending<'a> {
-    /// The record that is added to the lock's history, on a best-effort basis.
+    /// The record that is added to the history of the lock, if possible.
     pub record: Option<&'a Record>,
     /// The run counts for `--once-per`, and has held the lock for this long by the clock of its own host. Not stored for
     /// a hold that is lost or revoked.
@@ -139,7 +147,7 @@ pub struct Ending<'a> {
 
 impl<'a> Ending<'a> {
     /// Returns the ending of a run that does not count for `--once-per`.
-    pub fn recorded(record: Option<&'a Record>) -> Ending<'a> {
+    pub fn with_record(record: Option<&'a Record>) -> Ending<'a> {
         Ending { record, success: None }
     }
 
@@ -210,7 +218,7 @@ pub enum Refusal {
     OuterLost,
     /// The user may not have what the claim needs, for this reason.
     Unsupported(String),
-    /// The record of the last success, which decides whether the claim is due, cannot be read.
+    /// The last success, which decides whether the claim is due, cannot be read.
     Success(UnknownFormat),
 }
 
@@ -270,7 +278,7 @@ pub enum Release {
     /// The store keeps the lock without its owner for the rest of the minimum hold time.
     Kept,
     /// One of these, but the success could not be stored, for this reason.
-    Unrecorded(String),
+    SuccessNotStored(String),
     /// The claim still holds the lock, because the store cannot keep it without its owner: other processes are inside,
     /// or the minimum hold time has not expired. To be released again when the store [notifies](Backend::changed), and
     /// after this time at the latest.

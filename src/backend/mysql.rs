@@ -3,14 +3,13 @@
 //! The protocol is spoken here: over the connections of [`net`](super::net), whose TLS, addresses and limits are those of
 //! every other store. It is the text form of it, in which a request has several statements.
 //!
-//! With a recipe, a lock of another kind is the [gate] in front of the rows.
+//! With a recipe, a lock of another kind is the gate (`gate.rs`) in front of the rows.
 
 mod authentication;
 mod client;
 mod connection;
 mod doctor;
 mod errors;
-mod gate;
 mod get_lock;
 mod location;
 mod login;
@@ -18,16 +17,16 @@ mod option_file;
 mod packet;
 mod policy;
 mod proxy;
+mod recipe;
 mod reply;
 mod shedlock;
 mod stand_in;
 mod store;
 mod table;
-mod waiting;
 
-use self::gate::{GetLock, Recipe};
 use self::location::Encryption;
 pub use self::location::Location;
+use self::recipe::{GetLock, Recipe};
 use super::admin::LockAdmin;
 use super::location::{Demand, Policy};
 use super::net::Address;

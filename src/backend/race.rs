@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use super::diagnosis::{Answer, Diagnosis, Finding, Question, remedy_of, short};
+use super::diagnosis::{Answer, Diagnosis, Finding, Question, no_lock, remedy_of, short};
 use super::{Attempt, Backend, Ending, Intent, Release, Renewal, StoreError};
 use crate::clock::Moment;
 use crate::lock::{Claim, Identity, LockName, Mode, Token};
@@ -23,7 +23,7 @@ pub fn scratch_name() -> LockName {
 }
 
 /// Returns a claim to a temporary lock.
-pub fn scratch_claim(name: &LockName, token: Token) -> Claim {
+fn scratch_claim(name: &LockName, token: Token) -> Claim {
     Claim {
         name: name.clone(),
         token,
@@ -47,44 +47,52 @@ pub async fn try_out<B: Backend>(
     diagnosis: &Diagnosis,
 ) -> Result<LockName, StoreError> {
     let name = scratch_name();
-    if cycle(&mut client(), &scratch_claim(&name, Token::random()), diagnosis).await {
+    try_out_as(&name, client, diagnosis).await.map(|()| name)
+}
+
+/// Does the same with a temporary lock of this name.
+///
+/// # Errors
+/// As of [`race`].
+pub async fn try_out_as<B: Backend>(
+    name: &LockName,
+    client: impl Fn() -> B,
+    diagnosis: &Diagnosis,
+) -> Result<(), StoreError> {
+    if cycle(&mut client(), &scratch_claim(name, Token::random()), diagnosis).await {
         let mut clients: Vec<B> = (0..CLIENTS).map(|_| client()).collect();
-        race(&mut clients, &name, diagnosis).await?;
+        race(&mut clients, name, diagnosis).await?;
     }
-    Ok(name)
+    Ok(())
 }
 
 /// Takes a temporary lock, renews it and gives it back, and reports how that went. Returns whether it succeeded.
-pub async fn cycle<B: Backend>(client: &mut B, claim: &Claim, diagnosis: &Diagnosis) -> bool {
+async fn cycle<B: Backend>(client: &mut B, claim: &Claim, diagnosis: &Diagnosis) -> bool {
     diagnosis.begin("lock");
     let start = Moment::now();
-    let outcome = take_and_give_back(client, claim).await;
+    let result = take_and_give_back(client, claim).await;
     let took = Moment::now() - start;
-    let is_usable = outcome.is_ok();
-    diagnosis.found(match outcome {
-        Ok(()) => Finding::ok("lock", format!("taken, renewed and given back in {}", short(took))),
-        Err(Trouble { found, remedy }) => Finding::problem("lock", found, USELESS, remedy),
-    });
+    let is_usable = result.is_ok();
+    let found = format!("taken, renewed and given back in {}", short(took));
+    diagnosis.found(result.map_or_else(|finding| finding, |()| Finding::ok("lock", found)));
     is_usable
 }
 
 const USELESS: &str = "no lock can be taken, or none can be kept";
 const NAME_THE_STORE: &str = "name the store itself: no load balancer, proxy or cache in between";
 
-/// Why a temporary lock cannot be used, and what to do about that.
-struct Trouble {
-    found: String,
-    remedy: String,
-}
-
-async fn take_and_give_back<B: Backend>(client: &mut B, claim: &Claim) -> Result<(), Trouble> {
-    let failed = |what: &str, error: StoreError| Trouble {
-        found: format!("cannot {what}: {error}"),
-        remedy: remedy_of(&error).to_owned(),
+async fn take_and_give_back<B: Backend>(client: &mut B, claim: &Claim) -> Result<(), Finding> {
+    let problem = |what: &str, error: StoreError, consequence: String| {
+        Finding::problem("lock", format!("cannot {what}: {error}"), consequence, remedy_of(&error))
     };
-    let unexpected = |found: &str| Trouble { found: found.to_owned(), remedy: NAME_THE_STORE.to_owned() };
-    client.connect().await.map_err(|error| failed("connect again", error))?;
-    match client.try_acquire(claim, Intent::TakeNow).await.map_err(|error| failed("take it", error))? {
+    let refused = |what: &str, error: StoreError| {
+        let consequence = no_lock(error.failure_kind());
+        problem(what, error, consequence)
+    };
+    let failed = |what: &str, error: StoreError| problem(what, error, USELESS.to_owned());
+    let unexpected = |found: &str| Finding::problem("lock", found, USELESS, NAME_THE_STORE);
+    client.connect().await.map_err(|error| refused("connect again", error))?;
+    match client.try_acquire(claim, Intent::TakeNow).await.map_err(|error| refused("take it", error))? {
         Attempt::Granted(_) => {}
         _ => return Err(unexpected("a lock with a random name is held")),
     }

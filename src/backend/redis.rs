@@ -56,7 +56,7 @@ impl super::Location for Location {
 
     /// Rejects a name whose key would be reserved for dlock, or would be in the wrong slot of a cluster.
     fn check_name(&self, name: &LockName) -> Result<(), UrlError> {
-        let key = format!("{}{name}", self.prefix());
+        let key = format!("{}{name}", self.prefix);
         if key.starts_with(RESERVED) {
             return Err(UrlError::new(format!(
                 "its key would begin with {RESERVED}, which dlock keeps for itself"

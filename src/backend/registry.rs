@@ -4,6 +4,7 @@
 use std::rc::Rc;
 
 use super::Location;
+use super::options::{self, Options, Table};
 use super::url::{self, Environment, REQUIRE_VERIFIED_TLS, Url, UrlError};
 
 /// All stores: the module, the condition under which it is part of the build, how its URLs begin, and further schemes,
@@ -32,6 +33,10 @@ const STORES: &[Store] = &[
     store!(postgres, feature = "postgres", ["postgres://"], ["postgresql"]),
     store!(mysql, feature = "mysql", ["mysql://", "mariadb://"], []),
     store!(memcached, feature = "memcached", ["memcached://", "memcacheds://"], []),
+    store!(consul, feature = "consul", ["consul://", "consuls://", "consul+unix:"], []),
+    store!(s3, feature = "s3", ["s3://"], []),
+    store!(dynamodb, feature = "dynamodb", ["dynamodb://"], []),
+    store!(kubernetes, feature = "kubernetes", ["k8s://"], ["kubernetes"]),
 ];
 
 struct Store {
@@ -44,7 +49,7 @@ struct Store {
 
 struct Parser {
     /// Returns the options of a URL of this scheme.
-    options: fn(&str) -> &'static [&'static str],
+    options: fn(&str) -> Table,
     parse: Parse,
 }
 
@@ -98,12 +103,11 @@ pub fn parse_without_login(url: &Url, environment: Environment<'_>) -> Result<Rc
     match Store::of(scheme) {
         Some(Store { parser: Some(parser), .. }) => {
             let location = (parser.parse)(url, environment)?;
-            let check = || match (url::requires_verified_tls(url)?, location.unverified()) {
-                (true, Some(how)) => Err(UrlError::new(unverified(&how))),
-                _ => Ok(()),
-            };
-            check().map_err(|error| error.about(REQUIRE_VERIFIED_TLS))?;
-            Ok(location)
+            let options = Options::of(url, (parser.options)(scheme))?;
+            match location.unverified().filter(|_| options.switch(REQUIRE_VERIFIED_TLS) == Some(true)) {
+                Some(how) => Err(UrlError::new(unverified(&how)).about(REQUIRE_VERIFIED_TLS)),
+                None => Ok(location),
+            }
         }
         Some(Store { feature, .. }) => {
             Err(UrlError::new(format!("this build has no {scheme}: build it with --features {feature}")))
@@ -118,7 +122,12 @@ pub fn unverified(how: &str) -> String {
 }
 
 /// Returns the options of URLs with this scheme; `None` for a scheme that this build does not know.
-pub fn options(scheme: &str) -> Option<&'static [&'static str]> {
+pub fn options(scheme: &str) -> Option<Vec<&'static str>> {
+    table(scheme).map(options::names)
+}
+
+/// Returns the table of these options.
+pub fn table(scheme: &str) -> Option<Table> {
     Store::of(scheme)?.parser.as_ref().map(|parser| (parser.options)(scheme))
 }
 
@@ -129,14 +138,14 @@ pub fn is_scheme(text: &str) -> bool {
 
 /// Returns the options of the URLs of all stores in this build.
 pub fn all_options() -> Vec<&'static str> {
-    schemes().filter_map(options).flatten().copied().collect()
+    schemes().filter_map(options).flatten().collect()
 }
 
 /// Returns a backend URL as it was written, without possible secrets: the value of an option that its store does not
 /// have may be the password of a misspelt one.
 pub fn redacted(text: &str) -> String {
     let scheme = text.split(':').next().unwrap_or_default().to_ascii_lowercase();
-    url::redacted(text, options(&scheme).unwrap_or_default())
+    url::redacted(text, &options(&scheme).unwrap_or_default())
 }
 
 /// Returns the schemes of all stores, also of those that this build lacks.
@@ -154,7 +163,60 @@ pub fn known() -> Vec<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::options::Value;
     use crate::random::Xorshift;
+
+    /// What the parser of options and the manual take for granted.
+    #[test]
+    fn the_tables_of_options_are_consistent() {
+        for scheme in STORES.iter().flat_map(|store| store.synonyms).copied().chain(schemes()) {
+            let Some(table) = table(scheme) else { continue };
+            let names = options::names(table);
+            for (index, option) in table.iter().copied().flatten().enumerate() {
+                let name = option.name;
+                assert!(!names[..index].contains(&name), "{scheme} has {name} twice");
+                match option.value {
+                    Value::Word(default, words) => assert!(words.contains(&default), "{scheme}: {name}"),
+                    Value::Synonym(of) => assert!(names.contains(&of), "{scheme}: {name}"),
+                    _ => assert!(option.meaning.ends_with('.'), "{scheme}: {name}"),
+                }
+            }
+        }
+    }
+
+    /// `DLOCK_HELD` depends on it.
+    #[test]
+    fn a_shown_url_is_the_same_store() {
+        let parsed = |url: &str| {
+            let location = Url::parse(url).and_then(|url| parse_without_login(&url, &|_| None));
+            location.unwrap_or_else(|error| panic!("{url}: {error}"))
+        };
+        const PART: &str = "a%20b%25%3F%23%40%26%C3%A9";
+        for url in [
+            "file:///srv/PART?suffix=PART",
+            "redis://PART%3A%2F@h?prefix=PART",
+            "redis+unix:///run/PART?prefix=PART",
+            "redis-sentinel://h/PART?prefix=PART",
+            "etcd://PART@h?prefix=PART",
+            "zookeeper://h/PART?prefix=PART",
+            "postgres://PART@h/PART?owner=PART",
+            "mysql://PART@h/PART?prefix=PART",
+            "memcached://PART@h?prefix=PART",
+            "consul://h?prefix=PART",
+            "consul+unix:///run/PART?prefix=PART",
+            "s3://PART@bucket/PART?endpoint=http://h",
+            "dynamodb://PART@table/PART?endpoint=http://h",
+            "k8s://jobs?context=PART&kubeconfig=/PART",
+        ] {
+            let Some((scheme, _)) = url.split_once(':') else { unreachable!("{url} has a scheme") };
+            if Store::of(scheme).is_none_or(|store| store.parser.is_none()) {
+                continue;
+            }
+            let shown = parsed(&url.replace("PART", PART)).display().to_owned();
+            assert!(shown.contains("é"), "{shown}");
+            assert_eq!(parsed(&shown).display(), shown);
+        }
+    }
 
     /// Bytes of all kinds, made by a fixed generator: parsing never panics, and what parses has no control characters.
     #[test]

@@ -47,10 +47,6 @@ pub struct Gate {
     clock: Clock,
     prefix: String,
     passages: HashMap<(LockName, Identity), Passage>,
-    /// The change is the renewal of a hold, which may have been part of one that has ended, ...
-    is_renewal: bool,
-    /// ... or the release of one.
-    is_release: bool,
     /// The table is one of ShedLock.
     is_checked: bool,
 }
@@ -58,33 +54,21 @@ pub struct Gate {
 impl Gate {
     /// Returns the gate by this clock. Names in the table begin with the prefix.
     pub fn new(clock: Clock, prefix: &str) -> Gate {
-        Gate {
-            clock,
-            prefix: prefix.to_owned(),
-            passages: HashMap::new(),
-            is_renewal: false,
-            is_release: false,
-            is_checked: false,
-        }
+        Gate { clock, prefix: prefix.to_owned(), passages: HashMap::new(), is_checked: false }
     }
 
     /// See [`DocumentStore::passed`](super::ledger::document::DocumentStore::passed). What was left is remembered, for a
     /// release that is repeated because its reply was lost.
-    pub fn passed(&self, claim: &Claim) -> Option<(u64, u64)> {
+    pub fn passed(&self, purpose: &Purpose) -> Option<(u64, u64)> {
+        let claim = purpose.claim()?;
         let identity = identity(&claim.token);
-        self.passages.contains_key(&(claim.name.clone(), identity)).then_some(identity)
+        self.passage(&claim.name, identity, purpose).map(|_| identity)
     }
 
-    /// Begins a change: a claim may be made again with a token after its release.
-    pub fn begin(&mut self, purpose: &Purpose) {
-        self.is_renewal = matches!(purpose, Purpose::Renew(_));
-        self.is_release = matches!(purpose, Purpose::Release(_));
-        if let Purpose::Claim(claim) = purpose {
-            let key = (claim.name.clone(), identity(&claim.token));
-            if self.passages.get(&key).is_some_and(|passage| *passage != Passage::Kept) {
-                self.passages.remove(&key);
-            }
-        }
+    /// Returns what is known of the passage with this identity: a claim may be made again with a token after its release.
+    fn passage(&self, name: &LockName, identity: Identity, purpose: &Purpose) -> Option<Passage> {
+        let passage = self.passages.get(&(name.clone(), identity)).copied();
+        passage.filter(|passage| *passage == Passage::Kept || !matches!(purpose, Purpose::Claim(_)))
     }
 
     /// See [`DocumentStore::observe_gate`](super::ledger::document::DocumentStore::observe_gate).
@@ -100,7 +84,7 @@ impl Gate {
         self.check(db).await?;
         let mine = purpose.claim().map(|claim| ((name.clone(), identity(&claim.token)), claim));
         if let Some((key, claim)) = &mine {
-            let passage = self.passages.get(key).copied();
+            let passage = self.passage(name, key.1, purpose);
             let is_extended = passage == Some(Passage::Kept) || matches!(purpose, Purpose::Renew(_));
             if is_extended && self.extend(db, name, key.1, claim.ttl).await? {
                 self.passages.insert(key.clone(), Passage::Kept);
@@ -120,7 +104,8 @@ impl Gate {
             // It was passed with this token by another client.
             && (matches!(purpose, Purpose::Release(_)) || self.extend(db, name, key.1, claim.ttl).await?)
         {
-            self.passages.entry(key).or_insert(Passage::Kept);
+            let known = self.passage(name, key.1, purpose);
+            self.passages.insert(key, known.unwrap_or(Passage::Kept));
         }
         Ok(occupant.into_iter().collect())
     }
@@ -192,18 +177,24 @@ impl Gate {
     }
 
     /// See [`DocumentStore::pass_gate`](super::ledger::document::DocumentStore::pass_gate). A hold of the claim's own, as
-    /// after a lost reply, is open to it, and at its renewal that of the run that it is nested in.
+    /// after a lost reply, is open to it, and at its renewal that of the run that it is nested in, which may have ended.
     ///
     /// # Errors
     /// The server could not be queried, or has no such table.
-    pub async fn pass<D: Database>(&mut self, db: &mut D, claim: &Claim) -> Result<bool, StoreError> {
+    pub async fn pass<D: Database>(
+        &mut self,
+        db: &mut D,
+        purpose: &Purpose,
+        claim: &Claim,
+    ) -> Result<bool, StoreError> {
         self.check(db).await?;
         let times = self.clock.times(D::DIALECT, claim.ttl.max(claim.min_hold));
         let (now, free, until) = (times.now, times.free, times.until);
         let name = self.name::<D>(&claim.name);
         let by = D::DIALECT.literal(&locked_by(claim));
         let mine = identity(&claim.token);
-        let outer = claim.outer.iter().filter(|_| self.is_renewal).map(identity);
+        let is_renewal = matches!(purpose, Purpose::Renew(_));
+        let outer = claim.outer.iter().filter(|_| is_renewal).map(identity);
         let mine_or_outer: Vec<Identity> = outer.chain([mine]).collect();
         let (table, at_most) = (db.table(), D::DIALECT.operator("<="));
         let values =
@@ -238,6 +229,7 @@ impl Gate {
     pub async fn leave<D: Database>(
         &mut self,
         db: &mut D,
+        purpose: &Purpose,
         claim: &Claim,
         rest: Duration,
     ) -> Result<bool, StoreError> {
@@ -250,7 +242,7 @@ impl Gate {
         let times = self.clock.times(D::DIALECT, rest);
         let until = if rest.is_zero() { times.free } else { times.until };
         let was_kept = self.set(db, &claim.name, key.1, &until).await?;
-        if self.is_release {
+        if matches!(purpose, Purpose::Release(_)) {
             self.passages.insert(key, Passage::Left);
         } else {
             self.passages.remove(&key);
@@ -267,13 +259,14 @@ impl Gate {
         &mut self,
         db: &mut D,
         name: &LockName,
+        purpose: &Purpose,
         before: &Ledger,
         after: &Ledger,
     ) -> Result<(), StoreError> {
         let remains = |gate| after.holders.iter().any(|holder| holder.gate == gate);
         let ended = before.holders.iter().map(|holder| holder.gate).filter(|gate| !remains(*gate));
         for identity in ended.flatten() {
-            if !self.passages.contains_key(&(name.clone(), identity)) {
+            if self.passage(name, identity, purpose).is_none() {
                 let free = self.clock.times(D::DIALECT, Duration::ZERO).free;
                 self.set(db, name, identity, &free).await?;
             }
@@ -281,7 +274,7 @@ impl Gate {
         Ok(())
     }
 
-    /// See [`LedgerStore::end_foreign`](super::ledger::LedgerStore::end_foreign).
+    /// See [`Store::end_foreign`](super::ledger::Store::end_foreign).
     ///
     /// # Errors
     /// The server could not be queried.

@@ -66,6 +66,17 @@ impl UrlError {
         UrlError::new(format!("unknown option '{name}' for {scheme}:// (known: {known})"))
     }
 
+    /// The value of an option is not what it has to be.
+    pub fn value(option: &str, expected: &str, value: &str) -> UrlError {
+        UrlError::new(format!("{option}= is {expected}, not '{value}'"))
+    }
+
+    /// The value of an option is none of these words.
+    pub fn word(option: &str, words: &[&str], value: &str) -> UrlError {
+        let (last, others) = words.split_last().unwrap_or((&"", &[]));
+        UrlError::value(option, &format!("{} or {last}", others.join(", ")), value)
+    }
+
     /// Returns the same error, marked as concerning this option of the query.
     pub fn about(self, option: &str) -> UrlError {
         UrlError { option: Some(option.to_owned()), ..self }
@@ -133,22 +144,10 @@ impl Url {
     }
 }
 
-/// Returns whether the URL refuses servers that need not prove their identity.
-///
-/// # Errors
-/// The option has another value than yes or no.
-pub fn requires_verified_tls(url: &Url) -> Result<bool, UrlError> {
-    match url.query.iter().find(|(name, _)| name == REQUIRE_VERIFIED_TLS).map(|(_, value)| value.as_str()) {
-        None | Some("no" | "false") => Ok(false),
-        Some("yes" | "true") => Ok(true),
-        Some(value) => Err(UrlError::new(format!("{REQUIRE_VERIFIED_TLS}= is yes or no, not '{value}'"))),
-    }
-}
-
 /// Returns whether an option of this name, known to a store or not, may have a secret value.
 fn is_secret(option: &str) -> bool {
     let option = option.to_ascii_lowercase();
-    ["pass", "pwd", "secret"].iter().any(|word| option.contains(word)) && !option.ends_with("_file")
+    ["pass", "pwd", "secret"].iter().any(|word| option.contains(word)) && !option.ends_with("file")
 }
 
 /// Returns whether a backend URL, well-formed or not, may contain a password.
@@ -250,6 +249,31 @@ fn decode(text: &str) -> Result<String, UrlError> {
     Ok(decoded.into_owned())
 }
 
+/// Returns a decoded part of a URL, the username excepted, as it is written there: what would end the part or have another
+/// meaning in it is percent-encoded.
+pub fn encoded(part: &str) -> String {
+    encoded_with(part, "")
+}
+
+/// Returns a decoded username as it is written in a URL.
+pub fn encoded_username(username: &str) -> String {
+    encoded_with(username, ":/")
+}
+
+/// Letters of any script stay readable, which [`percent_encoding::utf8_percent_encode`] would encode.
+fn encoded_with(part: &str, further: &str) -> String {
+    let is_encoded = |c: char| c.is_control() || " %?#@&".contains(c) || further.contains(c);
+    let mut text = String::with_capacity(part.len());
+    for c in part.chars() {
+        if is_encoded(c) {
+            c.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| text.push_str(&format!("%{byte:02X}")));
+        } else {
+            text.push(c);
+        }
+    }
+    text
+}
+
 impl fmt::Debug for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Url({}, {:?}, {:?})", self.scheme, self.hosts, self.path)
@@ -277,7 +301,7 @@ mod tests {
 
     #[test]
     fn passwords_are_found_and_hidden() {
-        let known = ["prefix", "password_file", "x"];
+        let known = ["prefix", "password_file", "passfile", "x"];
         for (url, shown) in [
             ("redis://me:secret@h:1/2?prefix=a", "redis://me:***@h:1/2?prefix=a"),
             ("redis://:s:ecret@h,k", "redis://:***@h,k"),
@@ -291,7 +315,14 @@ mod tests {
             assert!(has_password(url), "{url}");
             assert_eq!(redacted(url, &known), shown);
         }
-        for url in ["redis://me@h/?password_file=/x", "file:", "file:///a//b", "prod", "nonsense:x"] {
+        for url in [
+            "redis://me@h/?password_file=/x",
+            "postgres://h?passfile=/x",
+            "file:",
+            "file:///a//b",
+            "prod",
+            "nonsense:x",
+        ] {
             assert!(!has_password(url), "{url}");
             assert_eq!(redacted(url, &known), url);
         }

@@ -1,8 +1,10 @@
 //! The process of the command, as a child of the guard.
 
 use std::io::{PipeReader, Read};
+use std::os::fd::AsFd;
 
 use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{Pid, setpgid};
 
 use super::protocol::{Ended, Group};
@@ -97,6 +99,12 @@ impl CommandProcess {
     /// Returns whether it ended by itself, and not of a signal.
     pub(super) fn ended_by_itself(&self, ended: Ended) -> bool {
         !matches!(ended, Ended::Killed(_)) && !self.end_signalled
+    }
+
+    /// Returns whether it runs the program, and is parked no longer: its exec has closed the pipe.
+    pub(super) fn is_executed(&self) -> bool {
+        let mut pipe = [PollFd::new(self.exec_result.as_fd(), PollFlags::POLLIN)];
+        poll(&mut pipe, PollTimeout::ZERO).is_ok() && pipe[0].revents() == Some(PollFlags::POLLHUP)
     }
 
     fn exec_error(&mut self) -> Option<i32> {

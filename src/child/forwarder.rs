@@ -167,8 +167,8 @@ impl Forwarder {
         missed
     }
 
-    /// Ends the holding back when the command has ended, and returns the signals that were held back. The witness is reaped
-    /// when this is dropped: the release of the lock does not wait for its end.
+    /// Stops holding signals back, because the command has ended, and returns those that are held. The witness is
+    /// reaped when this is dropped: the release of the lock does not wait for its end.
     pub(super) fn finish(&mut self) -> Vec<i32> {
         self.fork_at = None;
         if let Some(witness) = self.witness {

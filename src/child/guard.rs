@@ -31,6 +31,7 @@ use super::terminal::Terminal;
 use super::terminator::Terminator;
 use super::wait::{self, Change};
 use crate::clock::Moment;
+use crate::priority;
 
 /// How long a command runs before the guard takes the measures of [`Guard::settle`].
 const SETTLE_AFTER: Duration = Duration::from_millis(50);
@@ -110,6 +111,8 @@ impl Guard {
 
     /// Runs until the whole tree has ended.
     pub(super) fn run(mut self) {
+        // Before the command runs: one that forks without a pause would keep the CPUs from a guard that has yet to do this.
+        priority::raise();
         let (pid, cgroup) = (self.command.pid, self.cgroup_path.clone());
         self.dlock.queue(&FromGuard::Command { pid, cgroup });
         self.dlock.flush();
@@ -127,6 +130,7 @@ impl Guard {
             }
         }
         self.dlock.flush_all();
+        priority::restore();
         if let Some(cgroup) = &self.cgroup {
             cgroup.remove();
         }
@@ -160,14 +164,14 @@ impl Guard {
         }
     }
 
-    /// Runs once the command has run for a moment: raises the priority, and locks the memory against being paged out. That
-    /// takes a while, so a short command is spared it. Each step fails without the privilege for it, which is harmless:
-    /// the margin before the lease's end allows for that.
+    /// Runs once the command has run for a moment: locks the memory against being paged out. That takes a while, so a short
+    /// command is spared it. It fails without the privilege for it, which is harmless: the margin before the lease's end
+    /// allows for that.
     fn settle(&mut self) {
         if self.settle_at.is_some_and(|at| Moment::now() >= at) {
             self.settle_at = None;
             self.has_settled = true;
-            sys::raise_priority();
+            sys::lock_memory();
         }
     }
 
@@ -250,8 +254,8 @@ impl Guard {
             let _ = setsid();
         }
         // It was stopped while parked, together with dlock's process group: that was meant for dlock, which has been
-        // continued.
-        if self.command.is_stopped {
+        // continued. One that runs already has stopped itself: this process was late.
+        if self.command.is_stopped && !self.command.is_executed() {
             self.signal_command(libc::SIGCONT);
         }
         self.settle_at = Some(Moment::now() + SETTLE_AFTER);

@@ -8,8 +8,8 @@ use crate::clock::Moment;
 /// The interval between two pings.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// The number of pings in a row that may go without a reply while nothing is due, if the kernel shows the guard as
-/// stopped. A debugger may stop it for a moment. Pings, not time: a suspended host sends none.
+/// How many pings in a row may have no reply before the guard is considered hung, if the kernel shows it as stopped and
+/// the tree need not be stopped yet. A debugger may stop it for a moment. Pings, not time: a suspended host sends none.
 const PATIENCE_WITH_STOPPED: u32 = 3;
 
 /// The same if the guard may be running: on a busy host, whose disk is slow too, its replies are late.

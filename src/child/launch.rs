@@ -1,14 +1,15 @@
 //! Forks dlock's guard and the parked command.
 //!
-//! All forks happen here, at the very beginning, while the process has one thread and no runtime. The command is forked
-//! from the guard long before the lock is granted and waits, with every signal blocked, for its launch message on a
-//! pipe. So it has everything it would have had without dlock (session, terminal, mask, limits), and between the grant
-//! and its first instruction there is one exec and no fork.
+//! All forks happen here, at the very beginning, while the process has one thread and no runtime: the guard gets ready
+//! while dlock reads its arguments and asks for the lock. The command is forked from the guard long before the lock is
+//! granted and waits, with every signal blocked, on a pipe, first for the program to run, then for its launch message. So
+//! it has everything it would have had without dlock (session, terminal, mask, limits), and between the grant and its
+//! first instruction there is one exec and no fork.
 
 use std::collections::HashSet;
 use std::ffi::CStr;
 use std::fs::File;
-use std::io;
+use std::io::{self, PipeReader, PipeWriter, Write};
 
 use nix::unistd::ForkResult;
 
@@ -28,16 +29,6 @@ use crate::process_limit::why_no_process;
 /// not kill both processes.
 const GUARD_NAME: &CStr = c"lock-guard";
 
-/// What to run, and in which environment.
-pub struct Spec {
-    /// The command.
-    pub program: Program,
-    /// The state that dlock was started with.
-    pub inherited: Inherited,
-    /// The controlling terminal.
-    pub terminal: Terminal,
-}
-
 /// Why the guard could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum ForkError {
@@ -49,59 +40,113 @@ pub enum ForkError {
     Process(#[from] io::Error),
 }
 
-/// Forks the guard. Must be called before any thread exists. Returns only in the supervisor.
+/// A guard that was forked and knows of no command yet. When this is dropped it exits, and is reaped.
+pub struct ForkedGuard {
+    channel: Channel,
+    launch_pipe: PipeWriter,
+    // Dropped after both of the above, whose end the guard waits for.
+    process: GuardProcess,
+    terminal: Terminal,
+    null: File,
+    inherited: Inherited,
+    strangers: HashSet<i32>,
+}
+
+struct GuardProcess(i32);
+
+impl Drop for GuardProcess {
+    fn drop(&mut self) {
+        wait::reap_exiting(self.0);
+    }
+}
+
+/// Forks the guard. Must be called before any thread exists, while standard input and output are still the inherited
+/// ones. Returns only in dlock.
 ///
-/// From here on every handled signal is blocked in both processes, and standard input and output of both are
-/// `/dev/null`: a reader of the command's output sees its end when the command closes it.
+/// In the guard and the parked command every handled signal is blocked.
 ///
 /// # Errors
 /// No process or descriptor is available.
-pub fn fork_guard(spec: Spec) -> Result<Supervisor, ForkError> {
-    let Spec { program, inherited, terminal } = spec;
+pub fn fork_guard(inherited: &Inherited) -> Result<ForkedGuard, ForkError> {
+    let terminal = Terminal::open();
     let null = File::options().read(true).write(true).open("/dev/null").map_err(ForkError::Null)?;
-    let _ = signals::block()?;
-    let (ours, theirs) = Channel::pair()?;
+    let (channel, theirs) = Channel::pair()?;
     let (launch_pipe_end, launch_pipe) = io::pipe()?;
     let strangers = match wait::has_children() {
         true => tree::children_of(std::process::id() as i32),
         false => HashSet::new(),
     };
-    match sys::fork().map_err(io::Error::from)? {
-        ForkResult::Parent { child: guard } => {
-            drop((theirs, launch_pipe_end));
-            become_subreaper();
-            detach_standard_descriptors(&null, false)?;
-            close_inherited(&inherited.descriptors, &inherited.named);
-            Ok(Supervisor::new(ours, guard.as_raw(), terminal, launch_pipe, inherited.argv, strangers))
+    let inherited = inherited.clone();
+    let before = signals::block()?;
+    match sys::fork() {
+        Ok(ForkResult::Parent { child }) => {
+            signals::restore(&before);
+            let process = GuardProcess(child.as_raw());
+            Ok(ForkedGuard { channel, launch_pipe, process, terminal, null, inherited, strangers })
         }
-        ForkResult::Child => {
-            drop((ours, launch_pipe));
-            inherited.argv.rename_process(GUARD_NAME);
-            become_subreaper();
-            // Here, while dlock asks for the lock on another processor.
-            let cgroup_path = CgroupPath::choose();
-            let cgroup = cgroup_path.as_ref().and_then(|path| Cgroup::create(path).ok());
-            let inherited_descriptors = inherited.descriptors.clone();
-            match park(program, inherited, &terminal, cgroup.as_ref(), &theirs, launch_pipe_end) {
-                Ok(command) => {
-                    // Moves the guard out of reach of signals for dlock's process group from the beginning. With a
-                    // terminal that has to wait until the command's process group is known.
-                    if !terminal.exists() {
-                        let _ = nix::unistd::setsid();
-                    }
-                    let _ = detach_standard_descriptors(&null, true);
-                    drop(null);
-                    close_inherited(&inherited_descriptors, &[]);
-                    Guard::new(theirs, command, terminal, cgroup_path, cgroup).run();
-                }
-                Err(error) => {
-                    let why = ForkError::Process(error).to_string();
-                    let _ = theirs.send(&FromGuard::Event(Event::GuardLost(why)), None);
-                    cgroup.inspect(Cgroup::remove);
-                }
-            }
+        Ok(ForkResult::Child) => {
+            drop((channel, launch_pipe));
+            run_guard(inherited, terminal, null, theirs, launch_pipe_end);
             sys::exit_now(0)
         }
+        Err(errno) => {
+            signals::restore(&before);
+            Err(io::Error::from(errno).into())
+        }
+    }
+}
+
+fn run_guard(
+    inherited: Inherited,
+    terminal: Terminal,
+    null: File,
+    control: Channel,
+    launch_pipe_end: PipeReader,
+) {
+    inherited.argv.rename_process(GUARD_NAME);
+    become_subreaper();
+    // Here, while dlock reads its arguments and asks for the lock on another processor.
+    let cgroup_path = CgroupPath::choose();
+    let cgroup = cgroup_path.as_ref().and_then(|path| Cgroup::create(path).ok());
+    let descriptors = inherited.descriptors.clone();
+    match park(inherited, &terminal, cgroup.as_ref(), &control, launch_pipe_end) {
+        Ok(command) => {
+            // Moves the guard out of reach of signals for dlock's process group from the beginning. With a terminal
+            // that has to wait until the command's process group is known.
+            if !terminal.exists() {
+                let _ = nix::unistd::setsid();
+            }
+            let _ = detach_standard_descriptors(&null, true);
+            drop(null);
+            close_inherited(&descriptors, &[]);
+            Guard::new(control, command, terminal, cgroup_path, cgroup).run();
+        }
+        Err(error) => {
+            let why = ForkError::Process(error).to_string();
+            let _ = control.send(&FromGuard::Event(Event::GuardLost(why)), None);
+            cgroup.inspect(Cgroup::remove);
+        }
+    }
+}
+
+impl ForkedGuard {
+    /// Tells the parked command which program it becomes, and prepares this process for its supervision: from here on
+    /// every handled signal is blocked, and standard input and output are `/dev/null`, so that a reader of the command's
+    /// output sees its end when the command closes it.
+    ///
+    /// # Errors
+    /// A call that normally always succeeds has failed.
+    pub fn supervise(self, program: &Program) -> Result<Supervisor, ForkError> {
+        let ForkedGuard { channel, mut launch_pipe, process, terminal, null, inherited, strangers } = self;
+        // Without a reader there is no parked command, and the guard has said why.
+        let _ = launch_pipe.write_all(&program.to_bytes());
+        let _ = signals::block()?;
+        become_subreaper();
+        detach_standard_descriptors(&null, false)?;
+        close_inherited(&inherited.descriptors, &inherited.named);
+        let pid = process.0;
+        std::mem::forget(process);
+        Ok(Supervisor::new(channel, pid, terminal, launch_pipe, inherited.argv, strangers))
     }
 }
 

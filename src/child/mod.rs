@@ -33,12 +33,11 @@ mod tree;
 mod wait;
 
 pub use inherited::{BeginError, Inherited};
-pub use launch::{ForkError, Spec, fork_guard};
+pub use launch::{ForkError, ForkedGuard, fork_guard};
 pub use procfs::{parent_of, start_of, why_unusable as why_proc_is_unusable};
 pub use program::{Program, ProgramError};
 pub use protocol::Event;
 pub use supervisor::Supervisor;
-pub use terminal::Terminal;
 
 /// Creates a cgroup as for a command, and removes it.
 ///

@@ -23,7 +23,6 @@ use crate::clock::Moment;
 /// # Errors
 /// No process or descriptor is available.
 pub(super) fn park(
-    program: Program,
     inherited: Inherited,
     terminal: &Terminal,
     cgroup: Option<&Cgroup>,
@@ -38,7 +37,7 @@ pub(super) fn park(
             // An end that stays open here would hide the death of its other owner.
             close(control);
             drop(exec_result);
-            run_parked(program, inherited, terminal, launch_pipe_end, exec_result_end, guard)
+            run_parked(inherited, terminal, launch_pipe_end, exec_result_end, guard)
         }
     }
 }
@@ -56,9 +55,8 @@ fn close(control: &Channel) {
     let _ = nix::unistd::close(std::os::fd::AsRawFd::as_raw_fd(control));
 }
 
-/// Runs the parked process: waits for the launch message, then becomes the command.
+/// Runs the parked process: waits for the program and for the launch message, then becomes the command.
 fn run_parked(
-    program: Program,
     inherited: Inherited,
     terminal: &Terminal,
     mut launch_pipe: PipeReader,
@@ -74,7 +72,7 @@ fn run_parked(
     // Prepare as much as possible before the launch message comes: the pages shared with the guard are copied on the
     // first write, which should not delay the command once the lock is held.
     let own = own_environment();
-    let Some(launch) = await_launch(&mut launch_pipe, &mut exec_result) else { sys::exit_now(0) };
+    let Some((program, launch)) = await_launch(&mut launch_pipe, &mut exec_result) else { sys::exit_now(0) };
     // These were sent to dlock's process group before the command was to run: dlock itself has stopped and been
     // continued.
     let stops = [Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU, Signal::SIGCONT];
@@ -98,25 +96,36 @@ fn run_parked(
     sys::exit_now(0)
 }
 
-/// Waits for the launch message. Returns `None` if it will never come, because the lock was not acquired or dlock is gone,
-/// and reports that: to the guard, an exit without a report is that of a command that ran.
-fn await_launch(launch_pipe: &mut PipeReader, exec_result: &mut PipeWriter) -> Option<Launch> {
+/// Waits for the program and the launch message. Returns `None` if they will never come, because the lock was not acquired
+/// or dlock is gone, and reports that: to the guard, an exit without a report is that of a command that ran.
+fn await_launch(launch_pipe: &mut PipeReader, exec_result: &mut PipeWriter) -> Option<(Program, Launch)> {
     let launch = read_launch(launch_pipe);
     launch.inspect_err(|errno| report_failure(exec_result, *errno)).ok()
 }
 
-fn read_launch(launch_pipe: &mut PipeReader) -> Result<Launch, Errno> {
+fn read_launch(launch_pipe: &mut PipeReader) -> Result<(Program, Launch), Errno> {
     let mut bytes = Vec::new();
+    let program = read_message(launch_pipe, &mut bytes, Program::take_from)?;
+    let launch = read_message(launch_pipe, &mut bytes, take_frame::<Launch>)?;
+    Ok((program, launch))
+}
+
+/// Reads until `take` finds a whole message at the beginning of what was read.
+fn read_message<M>(
+    launch_pipe: &mut PipeReader,
+    bytes: &mut Vec<u8>,
+    take: impl Fn(&mut Vec<u8>) -> Option<Option<M>>,
+) -> Result<M, Errno> {
     let mut part = [0u8; 4096];
     loop {
+        if let Some(message) = take(bytes) {
+            return message.ok_or(Errno::EBADMSG);
+        }
         match launch_pipe.read(&mut part) {
             Ok(0) => return Err(Errno::ECANCELED),
             Ok(count) => bytes.extend_from_slice(&part[..count]),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))),
-        }
-        if let Some(launch) = take_frame::<Launch>(&mut bytes) {
-            return launch.ok_or(Errno::EBADMSG);
         }
     }
 }
@@ -160,7 +169,7 @@ mod tests {
     use crate::child::protocol::frame;
 
     /// Returns the launch message that comes from these bytes, and what is reported after them.
-    fn launched_by(bytes: &[u8]) -> (Option<Launch>, Vec<u8>) {
+    fn launched_by(bytes: &[u8]) -> (Option<(Program, Launch)>, Vec<u8>) {
         let (mut launch_pipe, mut launch) = io::pipe().expect("a pipe");
         let (mut exec_result, mut exec_result_end) = io::pipe().expect("a pipe");
         launch.write_all(bytes).expect("room in the pipe");
@@ -175,11 +184,13 @@ mod tests {
     #[test]
     fn a_command_that_is_not_launched_reports_that_it_did_not_run() {
         let launch = Launch { set: vec![], unset: vec![], group: Group::Shared, not_after: None };
-        let message = frame(&launch).expect("a short message");
+        let program = Program::find(&["/bin/sh".into()], None).expect("a shell");
+        let program_alone = program.to_bytes();
+        let message = [&program_alone[..], &frame(&launch).expect("a short message")].concat();
         let (launched, reported) = launched_by(&message);
         assert!(launched.is_some() && reported.is_empty(), "{reported:?}");
         let cancelled = libc::ECANCELED.to_le_bytes().to_vec();
-        for incomplete in [&message[..0], &message[..2], &message[..message.len() - 1]] {
+        for incomplete in [&[][..], &message[..2], &program_alone, &message[..message.len() - 1]] {
             let (launched, reported) = launched_by(incomplete);
             assert!(launched.is_none(), "{incomplete:?}");
             assert_eq!(reported, cancelled, "{incomplete:?}");

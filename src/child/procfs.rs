@@ -82,7 +82,7 @@ impl Stat {
     }
 }
 
-/// A moment, such that for each process it is known whether it was started before or after that.
+/// A point in time with which the start of any process can be compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
     /// In clock ticks since boot.

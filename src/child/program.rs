@@ -14,8 +14,11 @@ use nix::unistd::{AccessFlags, execve, faccessat};
 /// The search path of `execvp(3)` if PATH is not set (glibc).
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
+/// The bytes of a length on the pipe.
+const LENGTH: usize = size_of::<usize>();
+
 /// A command that exists and appears to be executable.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
     path: CString,
     argv: Vec<CString>,
@@ -93,6 +96,29 @@ impl Program {
         })
     }
 
+    /// Encodes the program for the pipe to the parked command: the length of the rest, then the path and each argument,
+    /// each with its NUL byte. A command line may have megabytes.
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        let words = || std::iter::once(&self.path).chain(&self.argv).map(|word| word.as_bytes_with_nul());
+        let length: usize = words().map(<[u8]>::len).sum();
+        let mut bytes = Vec::with_capacity(LENGTH + length);
+        bytes.extend_from_slice(&length.to_le_bytes());
+        words().for_each(|word| bytes.extend_from_slice(word));
+        bytes
+    }
+
+    /// Removes an encoded program from the beginning of the buffer: `None` if it is not complete, `Some(None)` if it cannot
+    /// be read.
+    pub(super) fn take_from(buffer: &mut Vec<u8>) -> Option<Option<Program>> {
+        let length = usize::from_le_bytes(buffer.get(..LENGTH)?.try_into().ok()?);
+        let words = buffer.get(LENGTH..LENGTH.saturating_add(length))?;
+        let mut words =
+            words.split_inclusive(|byte| *byte == 0).map(|word| CString::from_vec_with_nul(word.to_vec()));
+        let program = words.next().and_then(Result::ok).zip(words.collect::<Result<_, _>>().ok());
+        buffer.drain(..LENGTH + length);
+        Some(program.map(|(path, argv)| Program { path, argv }))
+    }
+
     /// Replaces the process by the program; returns the error if that fails. A text file without `#!` is run by
     /// `/bin/sh`, as `execvp(3)` does; any other format that the kernel does not know is not run.
     pub fn exec(&self, env: &[CString]) -> Errno {
@@ -148,6 +174,22 @@ mod tests {
     fn find(command: &str, search: Option<&str>) -> Result<String, ProgramError> {
         Program::find(&[command.into()], search.map(OsStr::new))
             .map(|program| program.path.to_string_lossy().into_owned())
+    }
+
+    #[test]
+    fn a_program_passes_the_pipe() {
+        let argv = ["sh", "", "\u{e9} b", "-c"].map(OsString::from);
+        let program = Program::find(&argv, Some(OsStr::new("/bin"))).expect("a shell");
+        let bytes = program.to_bytes();
+        for length in 0..bytes.len() {
+            assert_eq!(Program::take_from(&mut bytes[..length].to_vec()), None, "{length} bytes");
+        }
+        let mut buffer = [&bytes[..], b"rest"].concat();
+        assert_eq!(Program::take_from(&mut buffer), Some(Some(program)));
+        assert_eq!(buffer, b"rest");
+        for damaged in [&[0u8; LENGTH][..], &[&1usize.to_le_bytes()[..], b"x"].concat()] {
+            assert_eq!(Program::take_from(&mut damaged.to_vec()), Some(None));
+        }
     }
 
     #[test]

@@ -185,6 +185,11 @@ pub fn block() -> io::Result<SigSet> {
     Ok(before)
 }
 
+/// Restores the mask that [`block`] has returned.
+pub fn restore(before: &SigSet) {
+    let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(before), None);
+}
+
 /// Blocked signals as a descriptor (`signalfd(2)`).
 pub struct Descriptor(SignalFd);
 

@@ -188,32 +188,9 @@ pub fn raise_default(signal: i32) {
     }
 }
 
-/// The nice value of a process that a busy host must not delay.
-const RAISED: i32 = -10;
-
-/// The time slice of such a process, in ns, the shortest that the kernel accepts (`sched_setattr(2)`, Linux 6.12). It runs
-/// soon after it wakes, because it asks for little.
-const TIME_SLICE: u64 = 100_000;
-
-/// Makes the calling thread run soon after it wakes, on a busy host too, and locks the pages that it has touched in
-/// memory. Not by a real-time policy: when the kernel waits in a loop for a process of lower priority, as it does where
-/// two processes remove the same entry of `/proc`, both would stand still. Each step that needs a privilege or a newer
-/// kernel changes nothing without it.
-pub fn raise_priority() {
-    // SAFETY: getpriority(2) and setpriority(2) take integers.
-    let nice = unsafe {
-        let before = libc::getpriority(libc::PRIO_PROCESS, 0);
-        libc::setpriority(libc::PRIO_PROCESS, 0, RAISED.min(before));
-        libc::getpriority(libc::PRIO_PROCESS, 0)
-    };
-    // SAFETY: `sched_attr` is plain integers, for which zero is "not used".
-    let mut attributes: libc::sched_attr = unsafe { MaybeUninit::zeroed().assume_init() };
-    attributes.size = size_of::<libc::sched_attr>() as u32;
-    attributes.sched_policy = libc::SCHED_OTHER as u32;
-    attributes.sched_nice = nice;
-    attributes.sched_runtime = TIME_SLICE;
-    // SAFETY: the kernel reads `size` bytes of `attributes`.
-    unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
+/// Locks the pages that the process has touched in memory, so that they are not paged out. Changes nothing without the
+/// privilege for it.
+pub fn lock_memory() {
     // SAFETY: mlockall(2) takes integers. Not MCL_FUTURE: beyond RLIMIT_MEMLOCK every later allocation would fail.
     let _ = unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_ONFAULT) };
 }

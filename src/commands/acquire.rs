@@ -20,7 +20,7 @@ use crate::identity;
 use crate::lease::acquire::NotGranted;
 use crate::lease::acquire_all::{HeldLock, Lock};
 use crate::lock::record::ACQUIRED;
-use crate::lock::{Claim, Identity, Record, Token};
+use crate::lock::{Claim, Holder, Identity, Record, Token};
 use crate::report::{self, Outcome, Reporter, TokenFile, lock_error, milliseconds, to_stdout};
 use crate::settings::{self, AcquireArguments, AcquirePlan};
 
@@ -116,7 +116,7 @@ impl Acquiring<'_> {
             Err(Interruption::Guard(why)) => return Err(Failure::internal(why)),
         };
         let waited = awaited.waited;
-        let held = match awaited.outcome {
+        let held = match awaited.granted {
             Ok((held, keepers)) => {
                 drop(keepers);
                 held
@@ -128,6 +128,7 @@ impl Acquiring<'_> {
                 let record = Record {
                     outcome: Outcome::Contended.as_str().to_owned(),
                     dlock_exit: plan.settings.conflict_exit_code().into(),
+                    kept_ms: busy.holders.first().and_then(Holder::kept).map(milliseconds),
                     holder: busy.holders.first().and_then(|holder| holder.identity.clone()),
                     error: Some(line),
                     ..self.record(&lock.claim, awaited.waited)
@@ -135,7 +136,7 @@ impl Acquiring<'_> {
                 hold::note(&mut **lock.backend(), &plan.name, &record, hold::RECORD).await;
                 return Ok(Exit::Status(plan.settings.conflict_exit_code()));
             }
-            Err((lock, why)) => return Err(lock_wait.failure(&lock.claim, why)),
+            Err((lock, why)) => return Err(lock_wait.failure_after(awaited.waited, &lock.claim, why)),
         };
         let checked = self.check_token_file().await;
         if let Err(failure) = checked.and_then(|()| self.write_token(&held, &lock.claim, &lock_wait)) {

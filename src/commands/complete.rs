@@ -18,7 +18,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use crate::backend::StoreError;
-use crate::exit::Exit;
+use crate::exit::{Exit, FailureKind};
 use crate::report::printable;
 use crate::settings::{self, CommonArguments, StoreTarget};
 
@@ -37,7 +37,7 @@ enum Which {
     All,
     Held,
     /// Those with a history.
-    Recorded,
+    WithHistory,
 }
 
 /// Returns the words of a completion request, if this is one.
@@ -48,7 +48,7 @@ pub fn asked_for(arguments: &[OsString]) -> Option<&[OsString]> {
 /// Prints the reply to a completion request; reports no failures, and is bounded in time.
 pub fn complete(words: &[OsString]) -> Exit {
     // No message may appear on the terminal while the user is typing.
-    std::panic::set_hook(Box::new(|_| {}));
+    std::panic::set_hook(Box::new(|_| super::leave(FailureKind::Internal.into())));
     let Some((current, before)) = words.split_first() else { return super::print("values\n") };
     let current = current.to_string_lossy();
     let current = current.strip_prefix('=').unwrap_or(&current);
@@ -58,7 +58,7 @@ pub fn complete(words: &[OsString]) -> Exit {
     let has = |option: &str| typed.iter().take_while(|word| *word != "--").any(|word| word == option);
     let which = match typed.get(1).and_then(|command| command.to_str()) {
         Some("break") => Which::Held,
-        Some("status") if has("--history") => Which::Recorded,
+        Some("status") if has("--history") => Which::WithHistory,
         _ => Which::All,
     };
     let names = || lock_names(settings::partial_common_arguments(&typed), which);
@@ -111,7 +111,7 @@ fn names_on_backend(common: CommonArguments, which: Which) -> Option<Vec<String>
         let mut store = target.store.open();
         let names = match which {
             Which::All => return store.list().await,
-            Which::Recorded => return store.list_recorded().await,
+            Which::WithHistory => return store.list_with_history().await,
             Which::Held => store.list().await?,
         };
         let locks = store.inspect(&names, None).await?.locks.into_iter();

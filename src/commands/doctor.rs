@@ -59,7 +59,7 @@ fn policy(target: &StoreTarget, reporter: &Reporter) -> Exit {
 
 async fn diagnose(target: &StoreTarget, arguments: &DoctorArguments) -> Result<Exit, Failure> {
     let alarm = Alarm::new().map_err(super::no_event_loop)?;
-    let mut diagnosis = examine(target, arguments.init, &alarm).await?;
+    let mut diagnosis = examine(target, arguments, &alarm).await?;
     diagnosis.findings.push(host::processes());
     let text = if arguments.json { diagnosis.json() } else { diagnosis.text(Form::of_stdout()) };
     Ok(match super::print(&text) {
@@ -69,20 +69,22 @@ async fn diagnose(target: &StoreTarget, arguments: &DoctorArguments) -> Result<E
 }
 
 /// Collects the findings of the store's checks, until they are complete or no note has arrived within the
-/// connect timeout. Before that, creates what the store needs, if it `is_first`.
-async fn examine(target: &StoreTarget, is_first: bool, alarm: &Alarm) -> Result<DoctorReport, Failure> {
-    let (examination, mut notes) = Diagnosis::new();
+/// connect timeout.
+async fn examine(
+    target: &StoreTarget,
+    arguments: &DoctorArguments,
+    alarm: &Alarm,
+) -> Result<DoctorReport, Failure> {
+    let (mut examination, mut notes) = Diagnosis::new();
+    if arguments.init {
+        examination = examination.creating();
+    }
     let mut store = target.store.open();
     let mut diagnosis = DoctorReport::of(target.store.display());
-    let mut step = if is_first { "init" } else { "reachability" };
+    let mut step = "reachability";
     let mut begun = Moment::now();
     let examined = {
-        let mut examining = Box::pin(async {
-            if is_first {
-                store.init().await?;
-            }
-            store.examine(&examination).await
-        });
+        let mut examining = store.examine(&examination);
         loop {
             tokio::select! {
                 biased;

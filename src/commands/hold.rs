@@ -34,7 +34,7 @@ pub(super) async fn note<B: Backend + ?Sized>(
 ) {
     let noted = async {
         store.connect().await?;
-        store.record(name, record).await
+        store.add_record(name, record).await
     };
     let _ = within(limit, noted).await;
 }

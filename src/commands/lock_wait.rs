@@ -42,9 +42,9 @@ pub(super) struct LockWait<'a> {
     pub(super) consequence: &'static str,
 }
 
-/// The outcome of a wait that was not interrupted.
+/// The end of a wait that was not interrupted.
 pub(super) struct Awaited<'a> {
-    pub(super) outcome: AllGranted<'a>,
+    pub(super) granted: AllGranted<'a>,
     /// The holder is an ancestor of this process, and waits for it to end.
     pub(super) holder_is_ancestor: bool,
     pub(super) waited: Duration,
@@ -133,13 +133,13 @@ impl<'a> LockWait<'a> {
             on_failure: &mut on_failure,
         };
         let mut leaving: Option<Leaving> = None;
-        let outcome = {
+        let granted = {
             let attempt = acquire_all(locks, &limits, self.terms, &mut context);
             tokio::pin!(attempt);
             let mut kill: Option<Pin<Box<dyn Future<Output = ()> + '_>>> = None;
             let report_alarm = self.reporter.reports_waiting().then(Alarm::new).and_then(Result::ok);
             let mut report_at = begin + line.interval();
-            let outcome = loop {
+            let granted = loop {
                 let event = tokio::select! {
                     // A signal that came before the grant was read takes precedence: the grant has not been
                     // reported yet.
@@ -151,7 +151,7 @@ impl<'a> LockWait<'a> {
                         report_at = report_at.min(Moment::now() + line.interval());
                         reaction
                     }
-                    outcome = &mut attempt => break outcome,
+                    granted = &mut attempt => break granted,
                     event = or_never(supervisor.as_mut().map(|supervisor| supervisor.next())) => reaction_to(event),
                     () = or_never(kill.as_mut()) => {
                         kill = None;
@@ -185,18 +185,18 @@ impl<'a> LockWait<'a> {
             if let (Some(kill), Some(leaving)) = (kill, &leaving) {
                 let _ = timeout_at(leaving.by, kill).await;
             }
-            outcome
+            granted
         };
         let Some(Leaving { why, by, .. }) = leaving else {
             let (holder_is_ancestor, waited) = (holder_is_ancestor.get(), Moment::now() - begin);
-            if let Ok((held, _)) = &outcome {
+            if let Ok((held, _)) = &granted {
                 line.replied();
                 drop(line);
                 self.report_granted(locks, held, waited);
             }
-            return Ok(Awaited { outcome, holder_is_ancestor, waited });
+            return Ok(Awaited { granted, holder_is_ancestor, waited });
         };
-        if let Ok(granted) = outcome {
+        if granted.is_ok() {
             // Granted at the same moment as the end was requested: release it.
             drop(granted);
             let _ = timeout_at(by, give_back(locks)).await;
@@ -265,16 +265,31 @@ impl<'a> LockWait<'a> {
         Ok(Reaction::Nothing)
     }
 
+    /// Returns the same as [`LockWait::failure`] at the end of a wait, with its length if a store was retried.
+    pub(super) fn failure_after(&self, waited: Duration, claim: &Claim, why: NotGranted) -> Failure {
+        let was_retried = self.retries() && matches!(why, NotGranted::Failed(StoreError::Unavailable { .. }));
+        let failure = self.failure(claim, why);
+        if !was_retried {
+            return failure;
+        }
+        let message = format!("{}; gave up after {}", failure.message, show_distance(waited));
+        Failure { message, ..failure }
+    }
+
+    /// Returns whether a store that cannot be reached is tried again.
+    fn retries(&self) -> bool {
+        self.patience.wait != Wait::No || !self.patience.retry.is_zero()
+    }
+
     /// Returns the failure for a lock that was not granted for another reason than contention, with a remedy.
     pub(super) fn failure(&self, claim: &Claim, why: NotGranted) -> Failure {
         let (name, store, consequence) = (&claim.name, self.store(), self.consequence);
         let cause = self.cause(claim, &why);
         let (kind, cause, end) = match why {
             NotGranted::Failed(error) => {
-                let is_retried = self.patience.wait != Wait::No || !self.patience.retry.is_zero();
                 let see_retry = match error.outlook() {
                     Outlook::Permanent => "",
-                    _ if is_retried => "",
+                    _ if self.retries() => "",
                     _ if consequence.is_empty() => "; see --retry",
                     _ => ", see --retry",
                 };

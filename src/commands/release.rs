@@ -29,11 +29,11 @@ async fn free(plan: &TokenPlan) -> Result<Exit, Failure> {
         held_ms: hold.holder.age.map(milliseconds),
         ..Record::default()
     };
-    let ending = Ending::recorded(Some(&record));
+    let ending = Ending::with_record(Some(&record));
     let released = hold::release(&mut *hold.store, &claim, Duration::ZERO, ending);
     match within(plan.target.connect_timeout, released).await {
         Ok(Release::NotHeld) => Err(hold.lost().await),
-        Ok(Release::Released | Release::Kept | Release::Unrecorded(_) | Release::NotYet(_)) => {
+        Ok(Release::Released | Release::Kept | Release::SuccessNotStored(_) | Release::NotYet(_)) => {
             Ok(Exit::SUCCESS)
         }
         Err(error) => Err(hold.failed(&error)),

@@ -7,14 +7,16 @@
 mod acquisition;
 mod conclusion;
 mod environment;
-mod outcome;
 mod release;
+mod supervised;
 mod supervision;
+
+use std::ffi::OsString;
 
 use super::{event_loop, no_event_loop};
 use crate::backend::{Release, StoreError};
 use crate::child::signals::Source;
-use crate::child::{Inherited, Spec, Supervisor, Terminal, fork_guard};
+use crate::child::{ForkError, ForkedGuard, Supervisor};
 use crate::clock::{Alarm, Moment};
 use crate::exit::{Exit, Failure};
 use crate::identity;
@@ -22,11 +24,12 @@ use crate::lease::acquire::NotGranted;
 use crate::lease::acquire_all::{HeldLock, Lock};
 use crate::lock::{Claim, Identity, LockName, Token};
 use crate::outer::OuterHolds;
+use crate::priority;
 use crate::report::{Cause, Files, Reporter, RunReport, Started, undated};
 use crate::settings::{self, Configuration, OutputFiles, RunArguments, RunPlan};
 
-use self::outcome::RunOutcome;
 use self::release::was_released;
+use self::supervised::Supervised;
 
 /// What the phases of a run share.
 struct Run<'a> {
@@ -36,15 +39,21 @@ struct Run<'a> {
     alarm: Alarm,
 }
 
-pub fn run(arguments: Box<RunArguments>, inherited: Inherited) -> Exit {
+/// Returns whether this is a `run` by its first words. Its guard is forked before the arguments are read, because it takes
+/// longer to get ready than they do; otherwise it is forked after.
+pub fn is_obvious(arguments: &[OsString]) -> bool {
+    arguments.get(1).is_some_and(|word| word == "run") && arguments.iter().any(|word| word == "--")
+}
+
+pub fn run(arguments: Box<RunArguments>, guard: Result<ForkedGuard, ForkError>) -> Exit {
     let started = Started::now();
     let mut reporter = Reporter::of(&arguments.common);
     let mut files = Files::default();
     let configuration = Configuration::read(&arguments.common);
     let readable = configuration.as_ref().ok();
-    let prepared = files.check(&OutputFiles::of(&arguments, readable));
-    let prepared = prepared.and_then(|()| prepare(&arguments, &configuration, inherited, &reporter));
-    let (mut report, result) = match prepared {
+    let checked = files.check(&OutputFiles::of(&arguments, readable));
+    let plan = checked.and_then(|()| plan(&arguments, &configuration, &reporter));
+    let (mut report, result) = match with_supervisor(plan, guard) {
         Ok((plan, supervisor)) => {
             reporter = reporter.silenced(plan.settings.quiet());
             let mut report =
@@ -66,21 +75,27 @@ pub fn run(arguments: Box<RunArguments>, inherited: Inherited) -> Exit {
     report.exit
 }
 
-/// Makes the plan, and forks the guard process, the last step before a runtime exists.
-fn prepare(
+/// Tells the guard of its command, the last step before a runtime exists.
+fn with_supervisor(
+    plan: Result<RunPlan, Failure>,
+    guard: Result<ForkedGuard, ForkError>,
+) -> Result<(RunPlan, Supervisor), Failure> {
+    let plan = plan?;
+    let supervisor = guard.and_then(|guard| guard.supervise(&plan.program));
+    Ok((plan, supervisor.map_err(|error| Failure::internal(error.to_string()))?))
+}
+
+fn plan(
     arguments: &RunArguments,
     configuration: &Result<Configuration, Failure>,
-    inherited: Inherited,
     reporter: &Reporter,
-) -> Result<(RunPlan, Supervisor), Failure> {
+) -> Result<RunPlan, Failure> {
     let plan = RunPlan::new(arguments, configuration)?;
     plan.check_nesting()?;
     let reporter = reporter.clone().silenced(plan.settings.quiet());
     reporter.set_subject(&plan.names, plan.target.store.display());
     reporter.notices(&plan.target.notices);
-    let spec = Spec { program: plan.program.clone(), inherited, terminal: Terminal::open() };
-    let supervisor = fork_guard(spec).map_err(|error| Failure::internal(error.to_string()))?;
-    Ok((plan, supervisor))
+    Ok(plan)
 }
 
 fn start(
@@ -132,21 +147,23 @@ impl Run<'_> {
         let granted_at = Moment::now();
         let late = |validity: crate::lease::validity::Validity| Moment::now() >= validity.start_before;
         let too_late = held.iter().any(|held| held.lease_state.validity.is_some_and(late));
-        let mut outcome = if too_late {
+        let mut supervised = if too_late {
             // dlock was stopped between the grant and now: too little of the lease is left to stop a command in time.
-            RunOutcome::never_ran(&held)
+            Supervised::never_ran(&held)
         } else {
             super::warn_of_hazard(&held, &self.plan.target, self.reporter);
             self.warn_of_undated_success(&locks, &held);
             let launch = environment::launch(self.plan, &locks, &held, &outer);
             self.supervise(&held, &mut keepers, launch, &mut supervisor).await
         };
+        let too_late = too_late || supervised.was_launched_too_late();
         drop(keepers);
         // On a connection that was opened meanwhile.
         super::warn_of_exposure(&self.plan.target, self.reporter);
-        self.note_outcome(&held, &outcome, report);
-        let counts = self.plan.settings.once_per.is_some() && report.succeeded() && !outcome.was_told_to_end;
-        outcome.success = counts.then_some(granted_at);
+        self.note_end(&held, &supervised, report);
+        let counts =
+            self.plan.settings.once_per.is_some() && report.succeeded() && !supervised.was_told_to_end;
+        supervised.success = counts.then_some(granted_at);
         report.held = Some(Moment::now() - granted_at);
         let too_late = too_late.then(|| {
             let late = StoreError::unreachable("too little of the lease is left to run a command safely");
@@ -156,7 +173,8 @@ impl Run<'_> {
         if let Some(failure) = &too_late {
             *report = report.clone().failed(failure);
         }
-        let released = self.release_all(&locks, &held, &outcome, report).await;
+        let released = self.release_all(&locks, &held, &supervised, report).await;
+        priority::restore();
         report.held = Some(Moment::now() - granted_at);
         report.released = Some(released.iter().all(was_released));
         for ((lock, held), released) in locks.iter().zip(&held).zip(&released) {
@@ -174,12 +192,12 @@ impl Run<'_> {
         if let Some(failure) = too_late {
             return Err(failure);
         }
-        report.error = self.report_outcome(&outcome, released);
+        report.error = self.report_end(&supervised, released);
         std::mem::forget(locks);
         Ok(())
     }
 
-    /// Warns of a record that should not be trusted to say when the lock was last used with success.
+    /// Warns of a last success that was ignored because its time cannot be right.
     fn warn_of_undated_success(&self, locks: &[Lock], held: &[HeldLock]) {
         for (lock, held) in locks.iter().zip(held) {
             if let Some(ahead) = held.grant.undated {

@@ -167,7 +167,7 @@ async fn names(plan: &StatusPlan<'_>, store: &mut dyn LockAdmin) -> Result<Vec<L
     let mut names = plan.names.clone();
     if plan.needs_list() {
         let listed = match plan.options.history {
-            true => store.list_recorded(),
+            true => store.list_with_history(),
             false => store.list(),
         };
         let mut listed = within(plan.target.connect_timeout, listed).await?;

@@ -67,6 +67,8 @@ pub struct WaitContext<'a> {
 const CANCEL_GRACE: Duration = Duration::from_secs(1);
 /// How long the removal of a claim may take if it is unknown whether the store has it.
 const CLEAN_UP: Duration = Duration::from_millis(400);
+/// Likewise, if the store has it: what is left behind would exclude everybody until its lease ends.
+const GIVE_BACK: Duration = Duration::from_secs(2);
 /// The base of the pause between two attempts on a store that cannot notify; the average is twice this.
 const POLL: Duration = Duration::from_millis(100);
 /// The first retry after a failure comes after a random part of this, the following ones after at least half of it: a
@@ -83,6 +85,8 @@ const SLOTS_PAUSE: Duration = Duration::from_millis(500);
 const FIRST_TURN_PAUSE: Duration = Duration::from_millis(5);
 /// ... until that waiter must have claimed the lock or missed its turn. Other waiters may have been notified meanwhile.
 const LONGEST_TURN: Duration = CLAIM_WITHIN.saturating_mul(2);
+/// Where waiters have longer to claim it, it is tried again this often at least.
+const TURN_LOOKS: u32 = 8;
 
 /// Tries to acquire the lock until it is granted, a limit is reached, or the acquisition is cancelled.
 ///
@@ -100,11 +104,11 @@ pub async fn acquire(
     context: &mut WaitContext<'_>,
 ) -> Granted {
     let mut maybe_stored = false;
-    let outcome = acquire_with_retries(backend, claim, limits, terms, context, &mut maybe_stored).await;
+    let granted = acquire_with_retries(backend, claim, limits, terms, context, &mut maybe_stored).await;
     if maybe_stored {
         clean_up(backend, claim).await;
     }
-    outcome
+    granted
 }
 
 /// `maybe_stored` is set while an attempt has left a queue position, or perhaps the lock, in the store.
@@ -127,15 +131,15 @@ async fn acquire_with_retries(
         let attempt_began = Moment::now();
         let mut end = limits.wait_until;
         let again = match attempt(backend, claim, limits.intent, budget, context.give_up).await {
-            Try::GivenUp { maybe_applied } => {
+            Err(NoReply::GivenUp { maybe_applied }) => {
                 *maybe_stored |= maybe_applied;
                 return Err(NotGranted::GivenUp);
             }
-            Try::Hangs => {
+            Err(NoReply::Hangs) => {
                 *maybe_stored = false;
                 return Err(NotGranted::GivenUp);
             }
-            Try::Replied(sent, Attempt::Granted(grant)) => {
+            Ok((sent, Attempt::Granted(grant))) => {
                 let validity = grant.lease.map(|lease| terms.validity(sent, lease));
                 *maybe_stored = false;
                 let Some(late) = validity.filter(|validity| Moment::now() >= validity.start_before) else {
@@ -147,7 +151,7 @@ async fn acquire_with_retries(
                 }
                 jitter(RECONNECT)
             }
-            Try::Replied(_, Attempt::Refused(refusal)) => {
+            Ok((_, Attempt::Refused(refusal))) => {
                 *maybe_stored = false;
                 let may_change = matches!(refusal, Refusal::Slots(_)) && !claim.requires_outer_hold;
                 if !may_change || limits.intent == Intent::TakeNow || is_past(limits.wait_until) {
@@ -157,24 +161,29 @@ async fn acquire_with_retries(
                 (context.on_refused)(claim, &refusal);
                 SLOTS_PAUSE / 2 + jitter(SLOTS_PAUSE)
             }
-            Try::Replied(_, Attempt::NotDue(not_due)) => {
+            Ok((_, Attempt::NotDue(not_due))) => {
                 *maybe_stored = false;
                 return Err(NotGranted::NotDue(not_due));
             }
-            Try::Replied(_, Attempt::Busy(busy)) => {
+            Ok((_, Attempt::Busy(busy))) => {
                 *maybe_stored = limits.intent == Intent::Enqueue;
                 failures = 0;
                 let advice = (context.on_busy)(claim, &busy);
+                let turn = match busy.again {
+                    Again::Within(left) if busy.promised => left,
+                    _ => Duration::ZERO,
+                };
+                let longest = LONGEST_TURN.max(turn + CLAIM_WITHIN);
                 let not_our_turn = busy.promised
                     && limits.intent == Intent::TakeNow
-                    && Moment::now() < *turn_ends.get_or_insert_with(|| Moment::now() + LONGEST_TURN);
+                    && Moment::now() < *turn_ends.get_or_insert_with(|| Moment::now() + longest);
                 if advice == Advice::Leave || is_past(limits.wait_until) && !not_our_turn {
                     return Err(NotGranted::Contended(busy));
                 }
                 if not_our_turn {
                     // The store notifies only the waiters in its queue.
                     end = None;
-                    turn_pause = (turn_pause * 2).min(POLL);
+                    turn_pause = (turn_pause * 2).min(POLL.max(turn / TURN_LOOKS));
                 }
                 match busy.again {
                     Again::Within(within) if not_our_turn => within.min(turn_pause),
@@ -182,7 +191,7 @@ async fn acquire_with_retries(
                     Again::Poll => POLL + jitter(POLL * 2),
                 }
             }
-            Try::Failed(error) => {
+            Err(NoReply::Failed(error)) => {
                 let StoreError::Unavailable { maybe_applied, .. } = error else {
                     return Err(NotGranted::Failed(error));
                 };
@@ -275,9 +284,10 @@ fn too_late(sent: Moment, validity: Validity) -> StoreError {
     ))
 }
 
-enum Try {
-    Replied(Moment, Attempt),
+/// Why an attempt has no reply.
+enum NoReply {
     Failed(StoreError),
+    /// The acquisition was cancelled.
     GivenUp {
         maybe_applied: bool,
     },
@@ -285,15 +295,16 @@ enum Try {
     Hangs,
 }
 
-/// Makes one attempt within its budget. When cancelled, it waits a little longer for a request in flight, so that a
-/// grant which arrives in that moment is given back.
+/// Makes one attempt within its budget, and returns the reply with the time at which the request was sent. When
+/// cancelled, it waits a little longer for a request in flight, so that a grant which arrives in that moment is given
+/// back.
 async fn attempt(
     backend: &mut dyn Backend,
     claim: &Claim,
     intent: Intent,
     budget: Duration,
     give_up: &CancellationToken,
-) -> Try {
+) -> Result<(Moment, Attempt), NoReply> {
     let sent = Cell::new(None);
     let result = {
         let work = async {
@@ -309,26 +320,24 @@ async fn attempt(
             result = &mut work => result.map_err(Some),
             () = &mut limit => Err(None),
             () = give_up.cancelled() => {
+                let given_up = |maybe_applied| Err(NoReply::GivenUp { maybe_applied });
                 if sent.get().is_none() {
-                    return Try::GivenUp { maybe_applied: false };
+                    return given_up(false);
                 }
                 return match timeout(CANCEL_GRACE, &mut work).await {
-                    Ok(Ok((_, Attempt::Granted(_)))) => Try::GivenUp { maybe_applied: true },
-                    Ok(Ok((_, Attempt::Busy(busy)))) => Try::GivenUp { maybe_applied: busy.position.is_some() },
-                    Ok(Err(StoreError::Unavailable { maybe_applied: true, .. })) => {
-                        Try::GivenUp { maybe_applied: true }
-                    }
-                    Ok(_) => Try::GivenUp { maybe_applied: false },
-                    Err(_) => Try::Hangs,
+                    Ok(Ok((_, Attempt::Granted(_)))) => given_up(true),
+                    Ok(Ok((_, Attempt::Busy(busy)))) => given_up(busy.position.is_some()),
+                    Ok(Err(StoreError::Unavailable { maybe_applied, .. })) => given_up(maybe_applied),
+                    Ok(_) => given_up(false),
+                    Err(_) => Err(NoReply::Hangs),
                 };
             }
         }
     };
-    match result {
-        Ok((sent, attempt)) => Try::Replied(sent, attempt),
-        Err(Some(error)) => Try::Failed(error),
-        Err(None) => Try::Failed(backend.explained(timed_out(sent.get(), budget))),
-    }
+    result.map_err(|error| match error {
+        Some(error) => NoReply::Failed(error),
+        None => NoReply::Failed(backend.explained(timed_out(sent.get(), budget))),
+    })
 }
 
 /// Returns the error of a timeout: a request that was sent may have been carried out.
@@ -342,8 +351,17 @@ pub(super) fn timed_out(sent: Option<Moment>, budget: Duration) -> StoreError {
 /// Removes a claim, or its queue position, that may be in the store. Some nodes of a store of several can be reached
 /// even if the connection as a whole fails.
 pub(super) async fn clean_up(backend: &mut dyn Backend, claim: &Claim) {
-    let _ = timeout(CLEAN_UP, async {
-        let _ = timeout(CLEAN_UP * 3 / 4, backend.connect()).await;
+    remove(backend, claim, CLEAN_UP).await;
+}
+
+/// Removes a claim that was granted.
+pub(super) async fn give_back(backend: &mut dyn Backend, claim: &Claim) {
+    remove(backend, claim, GIVE_BACK).await;
+}
+
+async fn remove(backend: &mut dyn Backend, claim: &Claim, limit: Duration) {
+    let _ = timeout(limit, async {
+        let _ = timeout(limit * 3 / 4, backend.connect()).await;
         backend.release(claim, Duration::ZERO, Ending::default()).await
     })
     .await;

@@ -9,7 +9,7 @@ use futures_util::future::{LocalBoxFuture, join_all};
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::{Mutex, MutexGuard, mpsc, watch};
 
-use super::acquire::{Limits, NotGranted, WaitContext, acquire, clean_up};
+use super::acquire::{self, Limits, NotGranted, WaitContext, acquire, clean_up};
 use super::keeper::{Event, LeaseState, keep};
 use super::validity::Terms;
 use crate::backend::{Backend, Hazard, StoreError, io_text};
@@ -116,41 +116,38 @@ pub async fn acquire_all<'a>(
 ) -> AllGranted<'a> {
     loop {
         match attempt_all(locks, limits, terms, context).await {
-            Attempt::Ended(result) => return result,
-            Attempt::LostAgain(lock) => {
-                if limits.is_retry_expired() {
-                    let error = StoreError::unreachable("was lost again while waiting for other locks");
-                    return Err((lock, NotGranted::Failed(error)));
-                }
+            Ok(granted) => return Ok(granted),
+            Err((lock, Some(why))) => return Err((lock, why)),
+            Err((lock, None)) if limits.is_retry_expired() => {
+                let error = StoreError::unreachable("was lost again while waiting for other locks");
+                return Err((lock, NotGranted::Failed(error)));
             }
+            Err((_, None)) => {}
         }
     }
 }
 
-enum Attempt<'a> {
-    Ended(AllGranted<'a>),
-    LostAgain(&'a Lock),
-}
-
+/// Acquires all locks once. On failure, returns the lock that was not acquired, and why; `None` if one that was held
+/// already was lost meanwhile.
 async fn attempt_all<'a>(
     locks: &'a [Lock],
     limits: &Limits,
     terms: &'a Terms,
     context: &mut WaitContext<'_>,
-) -> Attempt<'a> {
+) -> Result<(Vec<HeldLock>, Keepers<'a>), (&'a Lock, Option<NotGranted>)> {
     let mut keepers = Keepers::empty();
     let mut held: Vec<HeldLock> = Vec::new();
     let mut revoked = None;
     let mut check_held = context.check_held.subscribe();
     for lock in locks {
-        let outcome = {
+        let granted = {
             let mut backend = lock.backend();
             let attempt = acquire(&mut **backend, &lock.claim, limits, terms, context);
             tokio::pin!(attempt);
             loop {
                 tokio::select! {
                     biased;
-                    outcome = &mut attempt => break Some(outcome),
+                    granted = &mut attempt => break Some(granted),
                     _ = check_held.changed() => keepers.check_now(),
                     (index, event) = keepers.next(), if !held.is_empty() => match event {
                         Event::Renewed { validity, .. } => held[index].lease_state.validity = validity,
@@ -164,7 +161,7 @@ async fn attempt_all<'a>(
                 }
             }
         };
-        let result = match outcome {
+        let (failed, why) = match granted {
             Some(Ok((grant, validity))) => {
                 let lease_state =
                     LeaseState { validity, min_hold_until: Moment::now() + lock.claim.min_hold };
@@ -176,32 +173,32 @@ async fn attempt_all<'a>(
                         continue;
                     }
                     Err(error) => {
-                        clean_up(&mut **lock.backend(), &lock.claim).await;
+                        acquire::give_back(&mut **lock.backend(), &lock.claim).await;
                         let error = StoreError::unreachable(format!("cannot keep it: {}", io_text(&error)));
-                        Attempt::Ended(Err((lock, NotGranted::Failed(error))))
+                        (lock, Some(NotGranted::Failed(error)))
                     }
                 }
             }
+            Some(Err(why)) => (lock, Some(why)),
             None => match revoked.take() {
-                Some((revoked, revocation)) => {
-                    Attempt::Ended(Err((revoked, NotGranted::Revoked(revocation))))
-                }
-                None => Attempt::LostAgain(lock),
+                Some((revoked, revocation)) => (revoked, Some(NotGranted::Revoked(revocation))),
+                None => (lock, None),
             },
-            Some(Err(why)) => Attempt::Ended(Err((lock, why))),
         };
         drop(keepers);
         give_back(&locks[..held.len()]).await;
-        if let Attempt::LostAgain(_) | Attempt::Ended(Err((_, NotGranted::Revoked(_)))) = &result {
+        if let None | Some(NotGranted::Revoked(_)) = &why {
             // The attempt that was aborted may have left a queue position.
             clean_up(&mut **lock.backend(), &lock.claim).await;
         }
-        return result;
+        return Err((failed, why));
     }
-    Attempt::Ended(Ok((held, keepers)))
+    Ok((held, keepers))
 }
 
 /// Releases, concurrently, the locks that were acquired before the acquisition failed.
 pub async fn give_back(locks: &[Lock]) {
-    join_all(locks.iter().map(|lock| async { clean_up(&mut **lock.backend(), &lock.claim).await })).await;
+    let released =
+        locks.iter().map(|lock| async { acquire::give_back(&mut **lock.backend(), &lock.claim).await });
+    join_all(released).await;
 }

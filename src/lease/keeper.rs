@@ -1,4 +1,4 @@
-//! The keeper of a lock: the renewal loop that runs beside the command.
+//! The keeper of a lock: the renewal loop that runs while the command does.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The outcome of a run, as kept in the history of a lock.
+//! A record of a run. Those of the last runs are the history of a lock.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,10 +14,10 @@ pub const BROKEN: &str = "broken";
 /// The outcome of `dlock break --force`.
 pub const REMOVED: &str = "removed";
 
-/// How a run ended or why it did not start, as kept in the store.
+/// How a run ended or why it did not start, as kept in the history of a lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// The outcome, in the words of `--report`.
+    /// The outcome of the run, in the words of `--report`.
     #[serde(deserialize_with = "secret::text")]
     pub outcome: String,
     /// The owner of the run.
@@ -38,6 +38,9 @@ pub struct Record {
     /// How long the run held the lock, in ms.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_ms: Option<u64>,
+    /// How long after this record `--min-hold` keeps the lock: that of the run itself, or that of `holder`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_ms: Option<u64>,
     /// The holder that kept the run from getting its locks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder: Option<Identity>,

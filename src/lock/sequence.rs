@@ -16,7 +16,7 @@ pub enum Queues {
 
 /// What is known of the locks of a holder's run.
 #[derive(Debug, PartialEq, Eq)]
-enum Step {
+enum RunState {
     /// The state of this lock tells more.
     Read(LockName),
     Waits(LockName),
@@ -30,7 +30,7 @@ pub type Known = BTreeMap<LockName, LockState>;
 pub fn unread(locks: &[LockState], known: &Known, queues: Queues) -> BTreeSet<LockName> {
     let holders = locks.iter().flat_map(|lock| lock.holders.iter().map(move |holder| (lock, holder)));
     let unread = holders.filter_map(|(lock, holder)| match follow(&lock.name, holder, known, queues) {
-        Step::Read(name) => Some(name),
+        RunState::Read(name) => Some(name),
         _ => None,
     });
     unread.collect()
@@ -40,33 +40,33 @@ pub fn unread(locks: &[LockState], known: &Known, queues: Queues) -> BTreeSet<Lo
 pub fn mark_waiting(locks: &mut [LockState], known: &Known, queues: Queues) {
     for lock in locks {
         for holder in &mut lock.holders {
-            if let Step::Waits(name) = follow(&lock.name, holder, known, queues) {
+            if let RunState::Waits(name) = follow(&lock.name, holder, known, queues) {
                 holder.waits_for = Some(name);
             }
         }
     }
 }
 
-fn follow(name: &LockName, holder: &Holder, known: &Known, queues: Queues) -> Step {
-    let Some(run) = &holder.identity else { return Step::Runs };
+fn follow(name: &LockName, holder: &Holder, known: &Known, queues: Queues) -> RunState {
+    let Some(run) = &holder.identity else { return RunState::Runs };
     let (mut name, mut next) = (name.clone(), run.next_lock.clone());
     loop {
         // Locks are taken in the order of their names: anything else was not stored by dlock, and could be a circle.
         let Some(following) = next.and_then(|next| LockName::new(&next).ok()).filter(|next| *next > name)
         else {
-            return Step::Runs;
+            return RunState::Runs;
         };
         name = following;
-        let Some(lock) = known.get(&name) else { return Step::Read(name) };
+        let Some(lock) = known.get(&name) else { return RunState::Read(name) };
         let is_same_run = |other: &&super::Identity| other.is_same_run(run);
         if lock.waiters.iter().filter_map(|waiter| waiter.identity.as_ref()).any(|one| is_same_run(&one)) {
-            return Step::Waits(name);
+            return RunState::Waits(name);
         }
         let mut identities = lock.holders.iter().filter_map(|holder| holder.identity.as_ref());
         match identities.find(is_same_run) {
             Some(identity) => next = identity.next_lock.clone(),
-            None if queues == Queues::Hidden && !lock.holders.is_empty() => return Step::Waits(name),
-            None => return Step::Runs,
+            None if queues == Queues::Hidden && !lock.holders.is_empty() => return RunState::Waits(name),
+            None => return RunState::Runs,
         }
     }
 }
@@ -97,7 +97,7 @@ mod tests {
         LockState { holders: vec![holder], waiters, ..LockState::free(name(text)) }
     }
 
-    fn step(locks: &[LockState], queues: Queues) -> Step {
+    fn step(locks: &[LockState], queues: Queues) -> RunState {
         let known = locks.iter().map(|lock| (lock.name.clone(), lock.clone())).collect();
         follow(&locks[0].name, &locks[0].holders[0], &known, queues)
     }
@@ -106,24 +106,24 @@ mod tests {
     fn a_holder_is_followed_to_the_lock_that_its_run_waits_for() {
         let (a, b) = (lock("a", (1, "b"), &[]), lock("b", (1, "c"), &[]));
         let c = lock("c", (2, ""), &[(3, ""), (1, "")]);
-        let read = |text: &str| Step::Read(name(text));
+        let read = |text: &str| RunState::Read(name(text));
         assert_eq!(step(std::slice::from_ref(&a), Queues::Shown), read("b"));
         assert_eq!(step(&[a.clone(), b.clone()], Queues::Shown), read("c"));
-        assert_eq!(step(&[a.clone(), b.clone(), c], Queues::Shown), Step::Waits(name("c")));
+        assert_eq!(step(&[a.clone(), b.clone(), c], Queues::Shown), RunState::Waits(name("c")));
         let all = [a.clone(), b.clone(), lock("c", (1, ""), &[(3, "")])];
-        assert_eq!(step(&all, Queues::Shown), Step::Runs);
+        assert_eq!(step(&all, Queues::Shown), RunState::Runs);
         // The run has lost the last lock to another one.
         let lost = [a, b, lock("c", (2, ""), &[])];
-        assert_eq!(step(&lost, Queues::Shown), Step::Runs);
-        assert_eq!(step(&lost, Queues::Hidden), Step::Waits(name("c")));
+        assert_eq!(step(&lost, Queues::Shown), RunState::Runs);
+        assert_eq!(step(&lost, Queues::Hidden), RunState::Waits(name("c")));
     }
 
     #[test]
     fn a_circle_of_locks_has_an_end() {
         let circle = [lock("b", (1, "c"), &[]), lock("c", (1, "b"), &[(1, "")])];
-        assert_eq!(step(&circle[..1], Queues::Shown), Step::Read(name("c")));
-        assert_eq!(step(&[lock("b", (1, "a"), &[])], Queues::Shown), Step::Runs);
-        assert_eq!(step(&[lock("b", (1, "b"), &[])], Queues::Shown), Step::Runs);
-        assert_eq!(step(&[lock("b", (1, "."), &[])], Queues::Shown), Step::Runs);
+        assert_eq!(step(&circle[..1], Queues::Shown), RunState::Read(name("c")));
+        assert_eq!(step(&[lock("b", (1, "a"), &[])], Queues::Shown), RunState::Runs);
+        assert_eq!(step(&[lock("b", (1, "b"), &[])], Queues::Shown), RunState::Runs);
+        assert_eq!(step(&[lock("b", (1, "."), &[])], Queues::Shown), RunState::Runs);
     }
 }

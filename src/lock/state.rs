@@ -80,6 +80,11 @@ impl Holder {
         self.remaining = self.remaining.map(|rest| rest.saturating_sub(time));
     }
 
+    /// Returns how long `--min-hold` still keeps the lock, if its command has ended.
+    pub fn kept(&self) -> Option<Duration> {
+        self.ended.and(self.remaining)
+    }
+
     /// Returns whether its run takes another lock after this one.
     pub fn has_next_lock(&self) -> bool {
         self.identity.as_ref().is_some_and(|identity| identity.next_lock.is_some())

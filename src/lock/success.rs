@@ -29,7 +29,7 @@ pub struct Success {
     pub fencing_token: Option<FencingToken>,
 }
 
-/// A stored record is in this format, which is not a known one. It must not be guessed.
+/// A stored success is in this format, which is not a known one. It must not be guessed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownFormat(pub String);
 
@@ -38,7 +38,7 @@ pub struct UnknownFormat(pub String);
 pub enum Due {
     /// The last success began long enough ago.
     Now,
-    /// The record lies this far in the future, further than the period is long, and says nothing.
+    /// The last success lies this far in the future, further than the period is long, and says nothing.
     Undated(Duration),
     /// It began too recently.
     Not(NotDue),
@@ -56,12 +56,12 @@ pub struct NotDue {
 }
 
 impl Success {
-    /// The format number of the records that are written.
+    /// The format number that is written.
     pub const FORMAT: u32 = 1;
-    /// How long a record is kept: longer than the longest `--once-per`.
+    /// How long a success is kept: longer than the longest `--once-per`.
     pub const KEPT: Duration = Duration::from_secs(31 * 24 * 3600);
 
-    /// Returns the record of a claim that holds the lock.
+    /// Returns the success of a claim that holds the lock.
     pub fn of(claim: &Claim, fencing: Option<FencingToken>, granted_at: u64, ended_at: u64) -> Success {
         Success {
             format: Success::FORMAT,
@@ -74,7 +74,7 @@ impl Success {
         }
     }
 
-    /// Reads a stored record.
+    /// Reads a stored success.
     ///
     /// # Errors
     /// It is in another format.
@@ -99,7 +99,7 @@ impl Success {
         }
     }
 
-    /// Returns whether the record is still kept at `now`, in ms since 1970.
+    /// Returns whether the success is still kept at `now`, in ms since 1970.
     pub fn is_kept(&self, now: u64) -> bool {
         Duration::from_millis(now.saturating_sub(self.ended_at)) < Success::KEPT
     }

@@ -70,12 +70,12 @@ impl DoctorReport {
         let width = form.width.map_or(WIDEST, |width| width.min(WIDEST));
         let mut text = format!("{}\n\n", printable(&self.backend));
         let widest = self.findings.iter().map(|finding| finding.check.len()).max().unwrap_or(0);
-        let beside = "problem".len() + 2 + widest + 2;
-        let indent = if beside + NARROWEST <= width { beside } else { 4 };
+        let column = "problem".len() + 2 + widest + 2;
+        let indent = if column + NARROWEST <= width { column } else { 4 };
         for finding in &self.findings {
             let level = finding.level.as_str();
             let level = painted(&format!("{level:7}"), colour(finding.level), form.style);
-            let head = match indent == beside {
+            let head = match indent == column {
                 true => format!("{level}  {:widest$}  ", finding.check),
                 false => format!("{level}  {}\n{:indent$}", finding.check, ""),
             };

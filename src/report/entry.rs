@@ -48,7 +48,7 @@ impl Entry {
     }
 
     /// Returns the entry of another name in the same directory.
-    pub(super) fn beside(&self, name: OsString) -> Entry {
+    pub(super) fn sibling(&self, name: OsString) -> Entry {
         Entry { directory: self.directory.clone(), path: self.path.with_file_name(&name), name }
     }
 

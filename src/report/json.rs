@@ -112,7 +112,7 @@ fn waiter(waiter: &Waiter) -> Value {
     })
 }
 
-/// Returns the last outcomes of each lock, for `status --history --json`.
+/// Returns the history of each lock, for `status --history --json`.
 pub fn history(store: &str, histories: &[(LockName, Vec<NotedRecord>)]) -> String {
     let lock = |(name, records): &(LockName, Vec<NotedRecord>)| json!({"name": name.as_str(), "history": records.iter().map(record).collect::<Value>()});
     let locks: Value = histories.iter().map(lock).collect();
@@ -134,6 +134,7 @@ fn record((at, record): &NotedRecord) -> Value {
         "fencing_token": record.fencing_token,
         "waited_ms": record.waited_ms,
         "held_ms": record.held_ms,
+        "kept_ms": record.kept_ms,
         "holder": holder,
         "reason": record.reason,
         "error": record.error,

@@ -234,6 +234,7 @@ impl RunReport {
             fencing_token: self.locks.get(lock).and_then(|lock| lock.fencing),
             waited_ms: milliseconds(self.waited),
             held_ms: self.held.map(milliseconds),
+            kept_ms: self.holder.as_ref().and_then(Holder::kept).map(milliseconds),
             holder: self.holder.as_ref().and_then(|holder| holder.identity.as_ref()).map(other),
             held_lock: self.other_lock(lock),
             reason: self.reason.as_deref().map(short),
@@ -293,7 +294,7 @@ impl RunReport {
 /// The maximum length of a URL in a history.
 const LONGEST_URL: usize = 400;
 
-/// Returns the part of a text that is kept in a history, short enough that a store sends the last outcomes in
+/// Returns the part of a text that is kept in a history, short enough that a store sends the history in
 /// one reply.
 fn short(text: &str) -> String {
     const MOST: usize = 400;

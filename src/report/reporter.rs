@@ -154,9 +154,12 @@ impl Reporter {
     /// Warns that the store has given a shorter lease than was requested; silenced by `-q`.
     pub fn shorter_lease(&self, name: &LockName, store: &str, requested: Duration, lease: Duration) {
         if !self.quiet {
+            // Stores round leases to units of their own.
+            let accepted = show(Duration::from_secs(lease.as_secs().max(1)));
             let (lease, requested) = (show(lease), show(requested));
             let message = format!(
-                "{name} on {store}: the server limits the lease to {lease}, less than --ttl {requested}; see dlock doctor"
+                "{name} on {store}: the server limits the lease to {lease}, less than --ttl {requested}: give --ttl \
+                 {accepted} to end this warning, or see dlock doctor"
             );
             self.write(Details { lock: Some(name), ..Details::new("warning", "lease") }, &message);
         }

@@ -7,6 +7,7 @@ mod table;
 use std::fmt;
 use std::time::Duration;
 
+use jiff::civil::DateTime;
 use jiff::tz::Offset;
 use jiff::{Timestamp, Zoned};
 
@@ -143,7 +144,7 @@ impl fmt::Display for Zone {
     }
 }
 
-/// Returns the last outcomes of each lock, the latest first.
+/// Returns the history of each lock, the latest record first.
 pub fn history_text(store: &str, histories: &[(LockName, Vec<NotedRecord>)], form: Form) -> String {
     let mut text = format!("{}\n", printable(store));
     if histories.is_empty() {
@@ -180,7 +181,7 @@ pub fn history_text(store: &str, histories: &[(LockName, Vec<NotedRecord>)], for
             let times = [Some(record.waited_ms), record.held_ms];
             cells.extend(times.map(|ms| Cell::known(ms.map(|ms| show_distance(Duration::from_millis(ms))))));
             cells.push(Cell::known(record.fencing_token));
-            cells.push(Cell::new(&why(record)));
+            cells.push(Cell::new(&why(*at, record, zone)));
             table.add(cells);
         }
         text.push_str(&table.to_text(form));
@@ -193,9 +194,18 @@ pub fn began(at: u64, record: &Record) -> u64 {
     at.saturating_sub(record.waited_ms).saturating_sub(record.held_ms.unwrap_or(0))
 }
 
+/// Returns a time in ms since 1970 in the zone, unless it is later than any that a calendar has.
+fn local(ms: u64, zone: Zone) -> Option<DateTime> {
+    let time = i64::try_from(ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
+    time.map(|time| zone.0.to_datetime(time))
+}
+
+/// A time that is later than any that a calendar has.
+const AFTER_ALL: &str = "after 9999";
+
 fn time_at(ms: u64, zone: Zone) -> String {
-    let time = i64::try_from(ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok()).unwrap_or_default();
-    zone.0.to_datetime(time).strftime("%Y-%m-%d %H:%M:%S").to_string()
+    local(ms, zone)
+        .map_or_else(|| AFTER_ALL.to_owned(), |time| time.strftime("%Y-%m-%d %H:%M:%S").to_string())
 }
 
 fn outcome(record: &Record) -> (String, Colour) {
@@ -209,7 +219,19 @@ fn outcome(record: &Record) -> (String, Colour) {
     }
 }
 
-fn why(record: &Record) -> String {
+/// Returns until when `--min-hold` keeps the lock, with the date if that is not the one of the beginning.
+fn kept_until(at: u64, record: &Record, zone: Zone) -> Option<String> {
+    let until = at.saturating_add(record.kept_ms?);
+    let date = |ms| local(ms, zone).map(DateTime::date);
+    let time = match local(until, zone) {
+        Some(time) if date(began(at, record)) == Some(time.date()) => time.strftime("%H:%M:%S").to_string(),
+        _ => time_at(until, zone),
+    };
+    Some(format!("kept until {time} by --min-hold"))
+}
+
+fn why(at: u64, record: &Record, zone: Zone) -> String {
+    let kept = kept_until(at, record, zone);
     let why = match (&record.holder, &record.error) {
         (Some(holder), _) => {
             let lock = record.held_lock.as_ref().map(|lock| format!("{lock} is ")).unwrap_or_default();
@@ -217,10 +239,15 @@ fn why(record: &Record) -> String {
             match (record.outcome.as_str(), &record.reason) {
                 (BROKEN | REMOVED, Some(reason)) => Some(format!("from {holder}: {reason}")),
                 (BROKEN | REMOVED, None) => Some(format!("from {holder}")),
-                _ => Some(format!("{lock}held by {holder}")),
+                _ => {
+                    let kept = kept.map(|kept| format!(", {kept}")).unwrap_or_default();
+                    Some(format!("{lock}held by {holder}{kept}"))
+                }
             }
         }
-        (None, error) => error.clone(),
+        (None, error) => {
+            error.clone().into_iter().chain(kept).reduce(|error, kept| format!("{error}; {kept}"))
+        }
     };
     why.into_iter().chain(note_and_job(&record.identity)).collect::<Vec<_>>().join("; ")
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 
 use super::entry::{Entry, directory};
-use super::file::Temporary;
+use super::output_file::Temporary;
 use crate::lock::Token;
 
 /// Readable only by its owner, from its creation.
@@ -19,7 +19,7 @@ const MODE: u32 = 0o600;
 pub struct TokenFile(PathBuf);
 
 impl TokenFile {
-    /// Checks that a token can be written there, by writing the length of one to another file beside it. An
+    /// Checks that a token can be written there, by writing the length of one to another file in the same directory. An
     /// existing file stays unchanged.
     ///
     /// # Errors
@@ -41,7 +41,7 @@ impl TokenFile {
     /// The write failed; then the file is unchanged.
     pub fn write(&self, token: &Token) -> io::Result<()> {
         let entry = Entry::at(&self.0)?;
-        write_beside(&entry, format!("{}\n", token.reveal()).as_bytes())?.rename(&entry)
+        write_temporary(&entry, format!("{}\n", token.reveal()).as_bytes())?.rename(&entry)
     }
 }
 
@@ -58,13 +58,13 @@ fn check(path: &Path) -> Result<()> {
             ensure!(is_own, "it exists and belongs to another user");
         }
     }
-    let probe = Entry::at(path).and_then(|entry| write_beside(&entry, &[0; 33]));
+    let probe = Entry::at(path).and_then(|entry| write_temporary(&entry, &[0; 33]));
     probe.with_context(|| format!("cannot write a file in {}", directory(path).display()))?;
     Ok(())
 }
 
-fn write_beside(entry: &Entry, content: &[u8]) -> io::Result<Temporary> {
-    let (temporary, mut file) = Temporary::beside(entry, MODE)?;
+fn write_temporary(entry: &Entry, content: &[u8]) -> io::Result<Temporary> {
+    let (temporary, mut file) = Temporary::next_to(entry, MODE)?;
     // The umask may have cleared bits.
     file.set_permissions(Permissions::from_mode(MODE))?;
     file.write_all(content)?;

@@ -214,7 +214,7 @@ impl Alias {
     /// Checks that each key is an option of the store. A store that this build lacks is not checked.
     fn check_keys(&self, url: &Url) -> Result<(), Failure> {
         let Some(known) = registry::options(&url.scheme) else { return Ok(()) };
-        self.unknown_key(known).map_or(Ok(()), |Key { name, place, .. }| {
+        self.unknown_key(&known).map_or(Ok(()), |Key { name, place, .. }| {
             let others = known.iter().filter(|option| Key::is_option(option));
             let all: Vec<&str> = KEYS.iter().chain(others).copied().collect();
             Err(Failure::config(format!(

@@ -10,7 +10,7 @@ use super::backends::{is_alias, wrong_url};
 use super::document::Document;
 use super::suggestion;
 use super::table::{LockTable, ranked};
-use super::tables::Tables;
+use super::toml_tables::Tables;
 use super::value::{of_environment, variable};
 use super::{BackendSettings, CommonArguments, Settings, Source, Sourced};
 use crate::backend::registry;

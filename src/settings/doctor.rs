@@ -21,7 +21,7 @@ use crate::lock::{FencingToken, LockName};
 pub struct DoctorArguments {
     /// Name of the lock, with --fencing-floor
     #[arg(value_name = "NAME")]
-    pub name: Option<OsString>,
+    pub names: Vec<OsString>,
 
     /// Print one JSON object instead of text
     #[arg(long, help_heading = "Output")]
@@ -56,14 +56,21 @@ impl FloorPlan {
     /// # Errors
     /// A bad or missing name, or a store without fencing tokens (64); bad environment or URL (78).
     pub fn of(arguments: &DoctorArguments) -> Result<Option<FloorPlan>, Failure> {
-        let (floor, name) = match (arguments.fencing_floor, &arguments.name) {
-            (None, None) => return Ok(None),
-            (Some(floor), Some(name)) => (floor, checked_name(name)?),
-            (Some(_), None) => {
+        let (floor, name) = match (arguments.fencing_floor, arguments.names.as_slice()) {
+            (None, []) => return Ok(None),
+            (Some(floor), [name]) => (floor, checked_name(name)?),
+            (Some(_), []) => {
                 let why = "--fencing-floor: of which lock? dlock doctor --fencing-floor N nightly";
                 return Err(Failure::usage(why));
             }
-            (None, Some(_)) => {
+            (Some(_), names) => {
+                let why = format!(
+                    "--fencing-floor: one NAME is needed, not {}: repeat it for each lock",
+                    names.len()
+                );
+                return Err(Failure::usage(why));
+            }
+            (None, _) => {
                 let why = "doctor checks a store, and takes no NAME: for the state of a lock, see dlock status NAME";
                 return Err(Failure::usage(why));
             }

@@ -23,7 +23,7 @@ use crate::duration::show;
 use crate::exit::{CONTENDED, Failure};
 use crate::lease::acquire::{Patience, Wait};
 use crate::lease::validity::{LONGEST_TTL, SHORTEST_TTL, Terms};
-use crate::lock::LockName;
+use crate::lock::{DEFAULT_TTL, LockName};
 
 /// Each row: the help text; the key, the type and the flag; for an option of the table the heading in the help and
 /// what else clap has to know; the environment variable; the default; the check of the value.
@@ -301,13 +301,11 @@ impl Settings {
 
 /// The longest `--min-hold`: longer periods are for `--once-per`, which does not keep the lock.
 const LONGEST_MIN_HOLD: Duration = Duration::from_secs(24 * 3600);
-/// The limits of `--once-per`: the record of a success is kept for longer ([`Success::KEPT`](crate::lock::Success)).
+/// The limits of `--once-per`: a success is kept for longer ([`Success::KEPT`](crate::lock::Success)).
 const SHORTEST_ONCE_PER: Duration = Duration::from_secs(1);
 const LONGEST_ONCE_PER: Duration = Duration::from_secs(30 * 24 * 3600);
-/// The limit of `--note` and `--reason`, which are stored beside the lock.
+/// The limit of `--note` and `--reason`, which are stored with the lock.
 const LONGEST_NOTE: usize = 1000;
-/// The default lease: how long a crashed host blocks other clients.
-const DEFAULT_TTL: Duration = Duration::from_secs(30);
 
 /// Checks the value of a setting, if it is set.
 ///

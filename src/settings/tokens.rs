@@ -322,10 +322,8 @@ impl CheckPlan {
 /// Returns the store of a hold from its entry in `DLOCK_HELD`.
 fn store_of(hold: &OuterHold) -> Result<Rc<dyn Location>, Failure> {
     let wrong = |why: String| Failure::config(format!("DLOCK_HELD: {why}{NAME_THE_STORE}"));
-    // The entry has the URL in its decoded form, as in messages.
-    let value = hold.backend.replace('%', "%25").replace(' ', "%20").replace('#', "%23");
     let environment = |name: &str| input::variable(name).and_then(|value| value.into_string().ok());
-    let store = Url::parse(&value).and_then(|url| registry::parse(&url, &environment));
+    let store = Url::parse(&hold.backend).and_then(|url| registry::parse(&url, &environment));
     let store = store.map_err(|error| wrong(error.to_string()))?;
     match store.display() == hold.backend {
         true => Ok(store),

@@ -25,6 +25,10 @@ const STORES: &[Store] = &[
     ("postgres", cfg!(feature = "postgres"), &["postgres://"]),
     ("mysql", cfg!(feature = "mysql"), &["mysql://", "mariadb://"]),
     ("memcached", cfg!(feature = "memcached"), &["memcached://", "memcacheds://"]),
+    ("consul", cfg!(feature = "consul"), &["consul://", "consuls://", "consul+unix:"]),
+    ("s3", cfg!(feature = "s3"), &["s3://"]),
+    ("dynamodb", cfg!(feature = "dynamodb"), &["dynamodb://"]),
+    ("kubernetes", cfg!(feature = "kubernetes"), &["k8s://"]),
 ];
 
 /// How the URLs of the stores in this build begin.

@@ -28,6 +28,7 @@ const LAYERS: &[&[&str]] = &[
         "input",
         "lock",
         "name_services",
+        "priority",
         "process_limit",
         "random",
         "readiness",

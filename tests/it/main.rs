@@ -6,6 +6,7 @@
 // A test states what it expects by unwrapping it.
 #![allow(clippy::unwrap_used)]
 
+mod acquire;
 mod admin;
 mod cli;
 mod layout;
@@ -13,4 +14,3 @@ mod packaging;
 mod run;
 mod stores;
 mod support;
-mod wait;

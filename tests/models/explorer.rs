@@ -22,7 +22,7 @@ pub(crate) trait Model {
     fn form(&self, state: &Self::State) -> Self::Form;
 
     /// The property that a state violates, if any.
-    fn fault(&self, state: &Self::State) -> Option<&'static str>;
+    fn fault(&self, state: &Self::State) -> Option<String>;
 }
 
 /// The result of an exploration.
@@ -49,7 +49,7 @@ pub(crate) fn explore<M: Model>(model: &M) -> Explored {
     }
     while let Some((visit, state)) = queue.pop_front() {
         if let Some(fault) = model.fault(&state) {
-            let mut trace = vec![fault.to_owned()];
+            let mut trace = vec![fault];
             let mut at = visit;
             while let (before, Some(action)) = visits[at] {
                 trace.push(action.to_string());

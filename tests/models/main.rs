@@ -10,6 +10,7 @@
 mod explorer;
 mod fencing;
 mod ledger;
+mod lockstep;
 
 #[path = "../../src/backend/redis/redlock/fencing.rs"]
 mod rules;

@@ -13,7 +13,7 @@ use crate::backend::StoreError;
 use crate::backend::net::first_server;
 use crate::{random, secret};
 
-/// How long a member may take to greet before the next one is tried beside it.
+/// How long a member may take to complete the handshake before the next one is tried as well.
 const NEXT_MEMBER: Duration = Duration::from_millis(250);
 
 pub(super) struct Client {
@@ -124,7 +124,7 @@ impl Client {
         }
     }
 
-    /// Returns the connection for requests that go on beside others; `None` if it has failed.
+    /// Returns the connection for requests that go on while others are made; `None` if it has failed.
     pub(super) fn channel(&self) -> Option<Channel> {
         self.connection.as_ref().map(|connection| connection.channel.clone())
     }

@@ -1,10 +1,8 @@
 //! One HTTP/2 connection to a member, for gRPC requests. It is never reopened in silence: a request that fails with it is
 //! not repeated.
 
-use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use futures_util::Stream;
 use hyper::body::Incoming;
@@ -12,7 +10,7 @@ use hyper::client::conn::http2::{self, SendRequest};
 use hyper::http::uri::PathAndQuery;
 use hyper::http::{Request, Response, Uri};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::io::AsyncReadExt;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tonic::body::Body;
@@ -25,13 +23,9 @@ use super::errors::is_disconnected;
 use super::location::Location;
 use super::messages::Call;
 use crate::backend::StoreError;
-use crate::backend::net::{self, Address, BoundedStream, Protocol};
+use crate::backend::net::{self, Address, BoundedStream, END, GREETING, Protocol, Wire};
 
-/// How long the end of a failed connection may take.
-const END: Duration = Duration::from_millis(600);
-/// The part of the first frame that shows its type, ...
-const GREETING: usize = 4;
-/// ... and the type of the first frame in HTTP/2.
+/// The type of the first frame in HTTP/2.
 const SETTINGS: u8 = 4;
 
 pub(super) struct Connection {
@@ -52,12 +46,9 @@ impl Connection {
     }
 
     /// Returns a connection over an open stream.
-    pub(super) async fn over(mut stream: BoundedStream, address: &Address) -> Result<Connection, StoreError> {
+    pub(super) async fn over(stream: BoundedStream, address: &Address) -> Result<Connection, StoreError> {
         // HTTP/2 limits what a server may send, and the codec the length of a message.
-        stream.refill(usize::MAX);
-        let (greeted, greeting) = oneshot::channel();
-        let (ended, end) = oneshot::channel();
-        let wire = Wire { stream: Some(stream), greeted: Some(greeted), ended: Some(ended) };
+        let (wire, greeting, end) = Wire::over(stream);
         let broken = |error: hyper::Error| StoreError::unreachable(error.to_string());
         let (requests, connection) =
             http2::handshake(TokioExecutor::new(), TokioIo::new(wire)).await.map_err(broken)?;
@@ -96,7 +87,7 @@ impl Connection {
 
     /// Returns why the connection has ended without a reply.
     async fn why_ended(&mut self) -> StoreError {
-        let closed = StoreError::unreachable("the server closed the connection");
+        let closed = StoreError::unreachable(net::CLOSED);
         let end = timeout(END, async {
             let mut stream = (&mut self.end).await.ok()?;
             // A request may have failed before that was read.
@@ -199,63 +190,5 @@ impl GrpcService<Body> for Requests {
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         Box::pin(self.0.send_request(request))
-    }
-}
-
-/// The stream of a connection: reports what the server sends first, and is returned when the connection has ended.
-struct Wire {
-    stream: Option<BoundedStream>,
-    greeted: Option<oneshot::Sender<Vec<u8>>>,
-    ended: Option<oneshot::Sender<BoundedStream>>,
-}
-
-impl Wire {
-    fn stream(&mut self) -> Pin<&mut BoundedStream> {
-        Pin::new(self.stream.as_mut().expect("taken only when it is dropped"))
-    }
-}
-
-impl Drop for Wire {
-    fn drop(&mut self) {
-        if let Some((stream, ended)) = self.stream.take().zip(self.ended.take()) {
-            // An error means that the reason is not needed.
-            let _ = ended.send(stream);
-        }
-    }
-}
-
-impl AsyncRead for Wire {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        let result = self.stream().poll_read(context, buffer);
-        let read = &buffer.filled()[before..];
-        if !read.is_empty()
-            && let Some(greeted) = self.greeted.take()
-        {
-            let _ = greeted.send(read[..read.len().min(GREETING)].to_vec());
-        }
-        result
-    }
-}
-
-impl AsyncWrite for Wire {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        self.stream().poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.stream().poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.stream().poll_shutdown(context)
     }
 }

@@ -7,18 +7,15 @@ use super::location::Location;
 use super::messages::{AlarmRequest, MemberListRequest, RangeRequest, StatusRequest, StatusResponse};
 use super::store::EtcdStore;
 use crate::backend::StoreError;
-use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question, remedy_of, version_of};
-use crate::backend::net::reachability::{self, Remedies};
-use crate::backend::net::{Address, Protocol, Session};
+use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question, no_lock, one_ttl, version_of};
+use crate::backend::net::reachability::{Remedies, Server, Servers};
+use crate::backend::net::{Address, Protocol};
 use crate::backend::race;
+use crate::exit::FailureKind;
 
 /// Before this version, a stuck leader may revoke leases that are still alive (etcd-io/etcd#15247).
 const STUCK_LEADER_FIXED: (u32, u32, u32) = (3, 5, 13);
 const NOSPACE: i32 = 1;
-const NO_LOCK: &str = "no lock can be taken: dlock run ends with 69, or keeps trying with --retry";
-const LEASE_CLOCK: &str = "the leader's, in steps of 1s; the lock of a crashed holder is free at most one --ttl (30s unless \
-                           set) after its last renewal, or after the last change of the leader; a crashed waiter ahead \
-                           adds the rest of its own lease";
 
 const REMEDIES: Remedies = Remedies {
     protocol: Protocol::Etcd,
@@ -30,6 +27,9 @@ const REMEDIES: Remedies = Remedies {
     client_certificate: "name a certificate by cert_file= and its key by key_file=, of an authority that the member knows \
                          (--trusted-ca-file)",
     plain_text: "use etcds://, or a tunnel",
+    login: "check the username and password: in the URL, password_file= or ETCDCTL_USER",
+    unusable: ("protocol", "use the client port of etcd 3.4 or later"),
+    unavailable: ("protocol", "check that the member runs, and see its log"),
 };
 
 /// What a member reports about itself.
@@ -53,21 +53,15 @@ impl EtcdStore {
         let location = self.client.location.clone();
         // The configured files are read first: no server is contacted if they cannot be used.
         location.security.credentials.password()?;
-        for address in &location.endpoints {
-            Session::of(location.security.tls.as_ref(), address)?;
-        }
-        for finding in reachability::secret_files(&location.security) {
-            diagnosis.found(finding);
-        }
-        let (mut members, mut failures) = (Vec::new(), Vec::new());
-        for address in &location.endpoints {
-            match examine_member(&location, address, diagnosis).await? {
-                Ok(member) => members.push(member),
-                Err(finding) => failures.push((address, finding)),
-            }
-        }
-        let consequence = "one fewer member may fail before locks can no longer be taken or kept";
-        diagnosis.found_of_some(failures, !members.is_empty(), consequence);
+        let members = Servers {
+            addresses: &location.endpoints,
+            security: &location.security,
+            remedies: &REMEDIES,
+            fewer: "one fewer member may fail before locks can no longer be taken or kept",
+        };
+        let examine = async |server: Server<'_>| examine_member(&location, server, diagnosis).await;
+        let members = members.log_in(diagnosis, examine).await?;
+        let members: Vec<Member> = members.into_iter().map(|(_, member)| member).collect();
         let Some(first) = members.first() else { return Ok(()) };
         self.client = Client::new(location.only(&first.address));
         diagnosis.begin("quorum");
@@ -77,7 +71,12 @@ impl EtcdStore {
         self.alarms(diagnosis).await?;
         self.latency(diagnosis).await?;
         diagnosis.answer(Question::Loss, losses(is_old));
-        diagnosis.answer(Question::LeaseClock, Answer::new("server", LEASE_CLOCK));
+        let clock = format!(
+            "the leader's, in steps of 1s; the lock of a crashed holder is free {} after its last renewal, or after the last \
+             change of the leader; a crashed waiter ahead adds the rest of its own lease",
+            one_ttl()
+        );
+        diagnosis.answer(Question::LeaseClock, Answer::new("server", clock));
         let name = race::try_out(|| EtcdStore::contender(location.clone()), diagnosis).await?;
         self.forget(&name).await
     }
@@ -127,14 +126,14 @@ impl EtcdStore {
             Some(alarm) if alarm.alarm == NOSPACE => Finding::problem(
                 "alarms",
                 "NOSPACE: the database has reached its quota",
-                format!("held locks can be renewed and released, but {NO_LOCK}"),
+                format!("held locks can be renewed and released, but {}", no_lock(FailureKind::Unavailable)),
                 "compact and defragment it (etcdctl compact, defrag) or raise --quota-backend-bytes, then run etcdctl \
                  alarm disarm",
             ),
             Some(_) => Finding::problem(
                 "alarms",
                 "CORRUPT: the data of a member differs from that of the others",
-                format!("{NO_LOCK}, and locks may be lost"),
+                format!("{}, and locks may be lost", no_lock(FailureKind::Unavailable)),
                 "replace that member, then run etcdctl alarm disarm",
             ),
         });
@@ -151,54 +150,37 @@ impl EtcdStore {
 /// Connects to a member, and reads what it reports about itself.
 async fn examine_member(
     location: &Location,
-    address: &Address,
+    mut server: Server<'_>,
     diagnosis: &Diagnosis,
-) -> Result<Result<Member, Finding>, StoreError> {
-    let session = Session::of(location.security.tls.as_ref(), address)?;
-    let stream = match reachability::open(address, &location.security, session, &REMEDIES, diagnosis).await {
-        Ok(stream) => stream,
-        Err(finding) => return Ok(Err(finding)),
-    };
-    diagnosis.begin("authentication");
-    let mut client = Client::new(location.only(address));
-    let refused = |error: StoreError| {
-        let (check, remedy) = match &error {
-            StoreError::Denied(_) => (
-                "authentication",
-                "check the username and password: in the URL, password_file= or ETCDCTL_USER",
-            ),
-            StoreError::OtherServer { .. } => ("protocol", remedy_of(&error)),
-            StoreError::Config(_) => ("protocol", "use the client port of etcd 3.4 or later"),
-            StoreError::Unavailable { .. } => ("protocol", "check that the member runs, and see its log"),
-        };
-        Finding::refusal(check, &error, remedy)
-    };
+) -> Result<Member, Finding> {
+    let stream = server.open().await?;
+    let address = server.address;
     let begin = async {
         let mut connection = Connection::over(stream, address).await?;
         connection.greeted().await?;
         Ok(connection)
     };
-    let begun = match Protocol::Etcd.exchange(address, &location.security, begin).await {
-        Ok(connection) => client.begin(connection).await,
-        Err(error) => Err(error),
-    };
-    if let Err(error) = begun {
-        return Ok(Err(refused(error)));
-    }
+    let connection = server.log_in("authentication", begin).await?;
+    let refused = |error: StoreError| REMEDIES.refusal(&error);
+    let mut client = Client::new(location.only(address));
+    client.begin(connection).await.map_err(refused)?;
     let user = location.security.credentials.username();
     let user = user.map_or("no user".to_owned(), |user| format!("user {user}"));
     diagnosis.found(Finding::ok("authentication", user));
-    let reply = client.with(async |channel| Ok(channel.call(StatusRequest {}).await)).await?;
-    Ok(match reply {
+    let reply = client.with(async |channel| Ok(channel.call(StatusRequest {}).await)).await;
+    match reply.map_err(refused)? {
         Ok(status) => Ok(Member { address: address.clone(), status }),
         Err(status) if status.code() == tonic::Code::Unavailable => Err(Finding::problem(
             "quorum",
             described(&status),
-            format!("{NO_LOCK}; running commands are stopped before their leases end"),
+            format!(
+                "{}; running commands are stopped before their leases end",
+                no_lock(FailureKind::Unavailable)
+            ),
             "start the other members, and see their logs",
         )),
         Err(status) => Err(refused(super::errors::meaning(&status))),
-    })
+    }
 }
 
 /// Reports the versions, and returns whether one of them may lose locks.

@@ -2,11 +2,11 @@
 //! here (`api/v3rpc/rpctypes/error.go`).
 
 use std::error::Error;
-use std::io;
 
 use tonic::{Code, Status};
 
-use crate::backend::{Outlook, StoreError, io_text};
+use crate::backend::net;
+use crate::backend::{Outlook, StoreError};
 use crate::secret;
 
 /// Whether no reply came: the connection has failed, rather than the request.
@@ -28,7 +28,7 @@ pub(super) fn is_lease_granted(status: &Status) -> bool {
 /// Returns the error of a request that failed.
 pub(super) fn meaning(status: &Status) -> StoreError {
     if is_disconnected(status) {
-        return StoreError::unanswered(cause(status));
+        return net::io_cause(status).map_or_else(net::closed, net::broken);
     }
     let text = described(status);
     match status.code() {
@@ -66,18 +66,6 @@ pub(super) fn refused_login(status: &Status) -> StoreError {
 pub(super) fn described(status: &Status) -> String {
     let text = status.message().trim_start_matches("etcdserver: ");
     secret::scrubbed(text).chars().take(200).collect()
-}
-
-/// Returns why the connection has failed.
-fn cause(status: &Status) -> String {
-    let mut source = status.source();
-    while let Some(error) = source {
-        if let Some(error) = error.downcast_ref::<io::Error>() {
-            return io_text(error);
-        }
-        source = error.source();
-    }
-    "the server closed the connection".into()
 }
 
 /// Whether the alarm NOSPACE keeps the request from being carried out.

@@ -6,7 +6,7 @@ use crate::lock::LockName;
 
 /// What the keys begin with that only dlock knows.
 pub(super) const RESERVED: &str = "dlock#";
-pub(super) const BESIDE: &str = "dlock#beside/";
+pub(super) const METADATA: &str = "dlock#beside/";
 pub(super) const LAST: &str = "dlock#last/";
 /// What ends a name in a key, and what marks an encoded character.
 const ENCODED: &AsciiSet = &CONTROLS.add(b'/').add(b'%');
@@ -39,9 +39,9 @@ impl Keys {
         format!("{}/{lease:x}", self.base).into_bytes()
     }
 
-    /// Returns the key of the document beside the entries.
-    pub fn beside(&self) -> Vec<u8> {
-        format!("{BESIDE}{}", self.base).into_bytes()
+    /// Returns the key of the metadata.
+    pub fn metadata(&self) -> Vec<u8> {
+        format!("{METADATA}{}", self.base).into_bytes()
     }
 
     /// Returns the key that every grant writes: its revision is the last fencing token.
@@ -59,9 +59,9 @@ pub(super) fn contenders(prefix: &str) -> (Vec<u8>, Vec<u8>) {
     beginning_with(prefix.as_bytes())
 }
 
-/// Returns the range of all documents beside the entries of locks with this prefix.
+/// Returns the range of the metadata of all locks with this prefix.
 pub(super) fn documents(prefix: &str) -> (Vec<u8>, Vec<u8>) {
-    beginning_with(format!("{BESIDE}{prefix}").as_bytes())
+    beginning_with(format!("{METADATA}{prefix}").as_bytes())
 }
 
 /// Returns the range of all keys with this beginning. Such a range ends before the next larger beginning of the same
@@ -79,7 +79,7 @@ fn beginning_with(beginning: &[u8]) -> (Vec<u8>, Vec<u8>) {
 
 /// Returns the name of the lock to which a key in one of these ranges belongs.
 pub(super) fn name_in(key: &[u8], prefix: &str) -> Option<LockName> {
-    let key = key.strip_prefix(BESIDE.as_bytes()).unwrap_or(key);
+    let key = key.strip_prefix(METADATA.as_bytes()).unwrap_or(key);
     let name = key.strip_prefix(prefix.as_bytes())?.split(|byte| *byte == b'/').next()?;
     LockName::new(&percent_decode(name).decode_utf8().ok()?).ok()
 }

@@ -3,7 +3,7 @@
 use super::keys::Keys;
 use super::messages::{KeyValue, RangeRequest, RequestOp, TxnRequest, TxnResponse};
 use crate::backend::StoreError;
-use crate::backend::ledger::entries::{BESIDE, Entry, Listing, Write};
+use crate::backend::ledger::entries::{Entry, Listing, METADATA, Write};
 use crate::backend::ledger::{Ledger, Now, Unreadable};
 use crate::clock::wall_micros;
 use crate::lock::{Claim, LockName};
@@ -50,7 +50,7 @@ pub(super) struct Snapshot {
     pub revision: u64,
     /// The term of the leader that has confirmed the revision.
     pub term: u64,
-    beside: Entry,
+    metadata: Entry,
     /// See [`Listing::unreadable`].
     unreadable: Option<Unreadable>,
     /// In the order of their creation.
@@ -63,7 +63,7 @@ pub(super) fn request(keys: &Keys) -> TxnRequest {
     let (key, range_end) = keys.range();
     let (sort_order, sort_target) = (ASCENDING, BY_CREATE_REVISION);
     let all = RangeRequest { key, range_end, sort_order, sort_target, ..RangeRequest::default() };
-    let ranges = [one(keys.beside()), one(keys.last()), all];
+    let ranges = [one(keys.metadata()), one(keys.last()), all];
     let success = ranges.map(|range| RequestOp { range: Some(range), ..RequestOp::default() });
     TxnRequest { success: success.to_vec(), ..TxnRequest::default() }
 }
@@ -87,17 +87,17 @@ impl Snapshot {
         let mut ranges = reply.responses.into_iter().map(|response| response.range.unwrap_or_default().kvs);
         let mut next = || ranges.next().unwrap_or_default();
         let unknown = |unreadable: Unreadable| StoreError::Config(format!("{name}: {unreadable}"));
-        let mut beside = Entry { order: BESIDE, version: 0, lease_ends: None, value: Ledger::default() };
+        let mut metadata = Entry { order: METADATA, version: 0, lease_ends: None, value: Ledger::default() };
         let mut unreadable = None;
         if let Some(document) = next().first() {
-            beside.version = unsigned(document.mod_revision);
+            metadata.version = unsigned(document.mod_revision);
             match Ledger::parse(&document.value) {
-                Ok(value) => beside.value = value,
+                Ok(value) => metadata.value = value,
                 Err(why) => unreadable = Some(why),
             }
         }
         if let Some(last) = next().first() {
-            beside.value.fencing_token = beside.value.fencing_token.max(unsigned(last.mod_revision));
+            metadata.value.fencing_token = metadata.value.fencing_token.max(unsigned(last.mod_revision));
         }
         let listed = next();
         check(&listed)?;
@@ -112,7 +112,14 @@ impl Snapshot {
             };
             Ok(stored(kv, value, now))
         });
-        Ok(Snapshot { now, revision, term, beside, unreadable, entries: entries.collect::<Result<_, _>>()? })
+        Ok(Snapshot {
+            now,
+            revision,
+            term,
+            metadata,
+            unreadable,
+            entries: entries.collect::<Result<_, _>>()?,
+        })
     }
 
     /// Returns the leases that are shown to others: of the first holders.
@@ -151,8 +158,8 @@ impl Snapshot {
                     let entry = Entry { order: revision, version: revision, lease_ends: None, value };
                     self.entries.push(Stored { entry, key: own.unwrap_or_default().to_vec(), lease });
                 }
-                Write::Swap { order: BESIDE, value, .. } => {
-                    (self.beside.version, self.beside.value) = (revision, value.clone());
+                Write::Swap { order: METADATA, value, .. } => {
+                    (self.metadata.version, self.metadata.value) = (revision, value.clone());
                 }
                 Write::Swap { order, value, .. } => {
                     if let Some(stored) = self.stored_mut(*order) {
@@ -182,8 +189,8 @@ impl Snapshot {
     /// Returns the listing, with the length of the client's lease.
     pub fn listing(&self, lease: Option<Duration>) -> Listing {
         let entries = self.entries.iter().map(|stored| with_known_leases(stored.entry.clone())).collect();
-        let (beside, unreadable) = (self.beside.clone(), self.unreadable);
-        Listing { now: self.now, revision: self.revision, lease, beside, unreadable, entries }
+        let (metadata, unreadable) = (self.metadata.clone(), self.unreadable);
+        Listing { now: self.now, revision: self.revision, lease, metadata, unreadable, entries }
     }
 }
 

@@ -1,25 +1,16 @@
 //! The location of an etcd cluster, parsed from a URL without contacting a server.
 
 use super::keys::Keys;
-use crate::backend::net::{Address, Security, TlsSettings, distinct, list};
-use crate::backend::url::{Environment, REQUIRE_VERIFIED_TLS, Url, UrlError};
+use crate::backend::net::{Address, COMMON, Credentials, Security, distinct, list};
+use crate::backend::options::Value::Text;
+use crate::backend::options::{Options, Table, of_lock};
+use crate::backend::url::{Environment, Url, UrlError};
 use crate::lock::LockName;
 
 const DEFAULT_PORT: u16 = 2379;
-const DEFAULT_PREFIX: &str = "/dlock/";
 /// `user[:password]`, as `etcdctl` reads it.
 pub(super) const USER_VARIABLE: &str = "ETCDCTL_USER";
-const OPTIONS: &[&str] = &[
-    "prefix",
-    "username",
-    "password_file",
-    "ca_file",
-    "cert_file",
-    "key_file",
-    "server_name",
-    "insecure",
-    REQUIRE_VERIFIED_TLS,
-];
+const OPTIONS: Table = &[&[of_lock("prefix", Text("/dlock/"), "The prefix of the keys.")], COMMON];
 
 /// The members of a cluster, and how to connect to them.
 #[derive(Clone)]
@@ -32,7 +23,7 @@ pub struct Location {
 
 impl Location {
     /// Returns the options of a URL.
-    pub fn options(_scheme: &str) -> &'static [&'static str] {
+    pub fn options(_scheme: &str) -> Table {
         OPTIONS
     }
 
@@ -52,59 +43,17 @@ impl Location {
                 "{scheme}:// has no path: set the prefix of keys with prefix="
             )));
         }
-        let is_secure = scheme == "etcds";
-        // etcd rejects TLS connections that do not negotiate HTTP/2.
-        let tls = is_secure.then(|| TlsSettings { protocol: Some("h2"), ..TlsSettings::default() });
-        let mut location = Location {
-            endpoints: distinct(url.hosts.iter().map(|host| Address::of(host, DEFAULT_PORT)))?,
-            security: Security::of(url, tls, if is_secure { "etcd" } else { "etcds" }.to_owned()),
-            prefix: DEFAULT_PREFIX.to_owned(),
-            display: String::new(),
-        };
-        for (name, value) in &url.query {
-            location.set(scheme, name, value).map_err(|error| error.about(name))?;
+        let options = Options::of(url, OPTIONS)?;
+        let mut security = Security::of_scheme(url, &options, ["etcd", "etcds"])?;
+        if let Some(tls) = &mut security.tls {
+            // etcd rejects TLS connections that do not negotiate HTTP/2.
+            tls.protocol = Some("h2");
         }
-        location.authenticate(environment)?;
-        location.display = location.describe(scheme);
-        Ok(location)
-    }
-
-    fn set(&mut self, scheme: &str, name: &str, value: &str) -> Result<(), UrlError> {
-        if !OPTIONS.contains(&name) {
-            return Err(UrlError::unknown_option(name, scheme, OPTIONS));
-        }
-        if !self.security.set(name, value, ": use etcds:// instead of etcd://")? {
-            value.clone_into(&mut self.prefix);
-        }
-        Ok(())
-    }
-
-    /// Completes the credentials from the environment variable.
-    fn authenticate(&mut self, environment: Environment<'_>) -> Result<(), UrlError> {
-        let variable = environment(USER_VARIABLE).unwrap_or_default();
-        let (user, password) = variable.split_once(':').unwrap_or((&variable, ""));
-        let credentials = &mut self.security.credentials;
-        if credentials.username().is_none() {
-            if credentials.has_password() {
-                return Err(UrlError::new("a password without a username: etcd requires both"));
-            }
-            if !user.is_empty() {
-                credentials.set_username(user);
-            }
-        }
-        let is_of_user = credentials.username() == Some(user) && !password.is_empty();
-        credentials.set_default_password(is_of_user.then(|| password.to_owned()));
-        self.security.check()
-    }
-
-    /// Returns the URL without secrets and without default values.
-    fn describe(&self, scheme: &str) -> String {
-        let user = self.security.credentials.username().map(|user| format!("{user}@")).unwrap_or_default();
-        let prefix = match self.prefix.as_str() {
-            DEFAULT_PREFIX => String::new(),
-            prefix => format!("?prefix={prefix}"),
-        };
-        format!("{scheme}://{user}{}{prefix}", list(&self.endpoints))
+        authenticate(&mut security.credentials, environment)?;
+        let endpoints = distinct(url.hosts.iter().map(|host| Address::of(host, DEFAULT_PORT)))?;
+        let user = security.credentials.in_url();
+        let display = format!("{scheme}://{user}{}{}", list(&endpoints), options.query());
+        Ok(Location { endpoints, security, prefix: options.get("prefix").to_owned(), display })
     }
 
     /// Returns the location with a single member.
@@ -115,4 +64,17 @@ impl Location {
     pub(super) fn keys(&self, name: &LockName) -> Keys {
         Keys::new(&self.prefix, name)
     }
+}
+
+/// Completes the credentials from the environment variable.
+fn authenticate(credentials: &mut Credentials, environment: Environment<'_>) -> Result<(), UrlError> {
+    credentials.check_username("etcd")?;
+    let variable = environment(USER_VARIABLE).unwrap_or_default();
+    let (user, password) = variable.split_once(':').unwrap_or((&variable, ""));
+    if credentials.username().is_none() && !user.is_empty() {
+        credentials.set_username(user);
+    }
+    let is_of_user = credentials.username() == Some(user) && !password.is_empty();
+    credentials.set_default_password(is_of_user.then(|| password.to_owned()));
+    Ok(())
 }

@@ -1,6 +1,6 @@
 //! The rights that dlock needs, as the commands that grant them to a user.
 
-use super::keys::{BESIDE, LAST};
+use super::keys::{LAST, METADATA};
 use super::location::Location;
 use crate::backend::location::Policy;
 
@@ -12,7 +12,7 @@ pub(super) fn policy(location: &Location) -> Policy {
     let prefix = &location.prefix;
     let prefixes = match prefix.is_empty() {
         true => vec![String::new()],
-        false => vec![prefix.clone(), format!("{BESIDE}{prefix}"), format!("{LAST}{prefix}")],
+        false => vec![prefix.clone(), format!("{METADATA}{prefix}"), format!("{LAST}{prefix}")],
     };
     let user = location.security.credentials.username().unwrap_or(USER);
     // A role of its own: another user must not get the rights to its locks with those to other ones.

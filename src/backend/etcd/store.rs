@@ -1,12 +1,12 @@
 //! The store of one client: its entries are keys with leases, in the order of their creation.
 //!
-//! Opened by the root of the store. What always holds: every entry that it creates has a lease; only the document
-//! beside the entries stays.
+//! Opened by the root of the store. What always holds: every entry that it creates has a lease; only the
+//! metadata of a lock stays.
 
 mod entry;
 mod transaction;
 
-use self::transaction::{UseOfLeases, delete};
+use self::transaction::delete;
 use super::client::Client;
 use super::keys::{self, Keys};
 use super::lease::Lease;
@@ -15,9 +15,10 @@ use super::location::Location;
 use super::messages::{RangeRequest, TxnRequest};
 use super::watch::{self, Events, Watcher};
 use crate::backend::diagnosis::Diagnosis;
-use crate::backend::ledger::{Contender, Done, Ledger, LedgerStore, Observed, Purpose, Step, entries};
-use crate::backend::{Change, Location as _, Reply, StoreError};
-use crate::lock::{LockName, LockState, NotedRecord};
+use crate::backend::ledger::entries::Entries;
+use crate::backend::ledger::{Contender, Ledger, Store};
+use crate::backend::{Change, Location as _, Reply, StoreError, TryReply};
+use crate::lock::LockName;
 
 /// The number of keys that are read at a time.
 const PAGE: i64 = 500;
@@ -38,8 +39,6 @@ pub struct EtcdStore {
     last: Option<(LockName, Snapshot)>,
     /// The key of the own entry.
     own: Option<Vec<u8>>,
-    /// What the last list was for.
-    use_of_leases: UseOfLeases,
     /// A key has the lease.
     in_use: bool,
     watcher: Option<Watcher>,
@@ -56,7 +55,6 @@ impl EtcdStore {
             rest: None,
             last: None,
             own: None,
-            use_of_leases: UseOfLeases::None,
             in_use: false,
             watcher: None,
         })
@@ -74,10 +72,10 @@ impl EtcdStore {
             self.client.channel().map(|channel| Watcher::start(channel, requests, self.own.clone()));
     }
 
-    /// Removes what is stored of a lock beside its entries.
+    /// Removes what is stored of a lock besides its entries.
     pub(super) async fn forget(&mut self, name: &LockName) -> Result<(), StoreError> {
         let keys = self.keys(name);
-        let success = [keys.beside(), keys.last()].map(delete).to_vec();
+        let success = [keys.metadata(), keys.last()].map(delete).to_vec();
         let txn = TxnRequest { success, ..TxnRequest::default() };
         self.client.call(txn).await.map(drop)
     }
@@ -105,52 +103,25 @@ impl EtcdStore {
     }
 }
 
-impl LedgerStore for EtcdStore {
+impl Store for EtcdStore {
+    type Shape = Entries;
+
     fn display(&self) -> &str {
         self.client.location.display()
     }
 
-    fn connect(&mut self) -> Reply<'_, Result<(), StoreError>> {
+    fn connect(&mut self) -> TryReply<'_, ()> {
         Box::pin(self.client.connect())
     }
 
-    async fn change<T: Send + 'static>(
-        &mut self,
-        name: &LockName,
-        purpose: Purpose,
-        decide: impl Fn(&mut Ledger, &dyn Observed) -> Step<T> + Send + 'static,
-    ) -> Result<Done<T>, StoreError> {
-        if let Some(watcher) = &mut self.watcher {
-            // What happened before is known to the decision.
-            watcher.clear();
-        }
-        let done = entries::change(self, name, &purpose, decide).await?;
-        if matches!(purpose, Purpose::Claim(_) | Purpose::Release(_)) {
-            self.end_lease().await;
-        }
-        Ok(done)
-    }
-
-    async fn read(
-        &mut self,
-        names: &[LockName],
-        view: impl Fn(&LockName, &Ledger, &dyn Observed) -> LockState + Send + 'static,
-    ) -> Result<(u64, Vec<LockState>), StoreError> {
-        entries::read(self, names, view).await
-    }
-
-    fn list(&mut self) -> Reply<'_, Result<Vec<LockName>, StoreError>> {
+    fn list(&mut self) -> TryReply<'_, Vec<LockName>> {
         let range = keys::contenders(&self.client.location.prefix);
         Box::pin(self.names(range, |entry| !entry.is_idle()))
     }
 
-    fn list_recorded(&mut self) -> Reply<'_, Result<Vec<LockName>, StoreError>> {
+    fn list_with_history(&mut self) -> TryReply<'_, Vec<LockName>> {
         let range = keys::documents(&self.client.location.prefix);
-        Box::pin(self.names(range, |beside| !beside.outcomes.is_empty()))
-    }
-
-    fn history<'a>(&'a mut self, name: &'a LockName) -> Reply<'a, Result<Vec<NotedRecord>, StoreError>> {
-        Box::pin(entries::history(self, name))
+        Box::pin(self.names(range, |metadata| !metadata.history.is_empty()))
     }
 
     fn changed(&mut self) -> Reply<'_, Change> {
@@ -164,7 +135,7 @@ impl LedgerStore for EtcdStore {
         })
     }
 
-    fn examine<'a>(&'a mut self, diagnosis: &'a Diagnosis) -> Reply<'a, Result<(), StoreError>> {
+    fn examine<'a>(&'a mut self, diagnosis: &'a Diagnosis) -> TryReply<'a, ()> {
         Box::pin(self.examine_cluster(diagnosis))
     }
 

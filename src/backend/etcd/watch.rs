@@ -1,4 +1,4 @@
-//! The watch of some keys, beside other requests of the same connection.
+//! The watch of some keys, which shares a connection with other requests.
 
 use futures_util::{StreamExt, stream};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};

@@ -12,7 +12,7 @@ use super::presence::{Role, Target, Watches};
 use super::sidecar::{PATIENCE, Sidecar};
 use super::{Location, history, lock_file, sidecar, trust};
 use crate::backend::ledger::{
-    Done, EXHAUSTED, Effect, Gate, GateMode, Ledger, Observed, Purpose, Step, Watch,
+    Decision, Done, EXHAUSTED, Effect, Gate, GateMode, Ledger, Observed, Purpose, Watch,
 };
 use crate::backend::{Loss, StoreError};
 use crate::clock::{Moment, boot_id};
@@ -49,7 +49,7 @@ impl LockDirectory {
         &mut self,
         name: &LockName,
         purpose: &Purpose,
-        decide: impl Fn(&mut Ledger, &dyn Observed) -> Step<T>,
+        decide: impl Fn(&mut Ledger, &dyn Observed) -> Decision<T>,
     ) -> Result<Done<T>, StoreError> {
         self.take_events();
         let path = self.location.lock_path(name);
@@ -75,7 +75,7 @@ impl LockDirectory {
         let (mut ledger, value, effect, watch) = loop {
             let mut ledger = before.clone();
             if matches!(purpose, Purpose::Claim(_) | Purpose::Prepare) {
-                ledger.name = self.location.recorded_name(name);
+                ledger.name = self.location.name_in_sidecar(name);
             }
             let observation = Observation {
                 gate,
@@ -85,11 +85,11 @@ impl LockDirectory {
                 ..Observation::new(&path, sidecar.as_ref().map(Sidecar::file))
             };
             match decide(&mut ledger, &observation) {
-                Step::Done { value, effect, watch } => break (ledger, value, effect, watch),
-                Step::Exhausted => {
+                Decision::Done { value, effect, watch } => break (ledger, value, effect, watch),
+                Decision::Exhausted => {
                     return Err(StoreError::Config(format!("{}: {EXHAUSTED}", sidecar_path.display())));
                 }
-                Step::PassGate(mode) => {
+                Decision::PassGate(mode) => {
                     let passed = match (purpose, lock_file.take()) {
                         (Purpose::Claim(claim), Some(file)) => {
                             taken = self.take_flock(claim, file, mode)?;
@@ -106,7 +106,7 @@ impl LockDirectory {
             }
         };
         // They are in a file of their own.
-        let outcomes = std::mem::take(&mut ledger.outcomes);
+        let records = std::mem::take(&mut ledger.history);
         match (effect, purpose, &sidecar) {
             (Effect::Hold(ticket), Purpose::Claim(_), Some(sidecar))
                 if self.held.as_ref().is_none_or(|held| held.entry.ticket != ticket) =>
@@ -140,7 +140,7 @@ impl LockDirectory {
             }
             // What the sidecar records about a hold is information for others; what keeps it is the descriptors.
             Purpose::Claim(_) | Purpose::Renew(_) | Purpose::Release(_) => {}
-            Purpose::Operate | Purpose::Prepare | Purpose::Record => written.clone()?,
+            Purpose::Operate | Purpose::Prepare | Purpose::History => written.clone()?,
         }
         let unwritten = match &sidecar {
             None => Some(format!("{} cannot be used", sidecar_path.display())),
@@ -160,11 +160,11 @@ impl LockDirectory {
             held.free(sidecar.take()).map_err(|error| describe(&error, "unlock", &path))?;
         }
         drop(sidecar);
-        for (at, record) in outcomes {
-            let recorded = self.record(name, at, &record);
-            // A lock that is released is free, even if the outcome cannot be recorded.
-            if matches!(purpose, Purpose::Record) {
-                recorded?;
+        for (at, record) in records {
+            let added = self.add_record(name, at, &record);
+            // A lock that is released is free, even if its history cannot be written.
+            if matches!(purpose, Purpose::History) {
+                added?;
             }
         }
         let mut is_watched = true;
@@ -174,14 +174,14 @@ impl LockDirectory {
         Ok(Done { value, is_watched, fencing: None, lease: None, unwritten })
     }
 
-    fn record(&self, name: &LockName, at: u64, record: &Record) -> Result<(), StoreError> {
+    fn add_record(&self, name: &LockName, at: u64, record: &Record) -> Result<(), StoreError> {
         self.location.prepare()?;
         let path = self.location.history_path(name);
         history::append(&path, at, record).map_err(|error| describe(&error, "write", &path))
     }
 
-    /// Opens the lock file before anything is written, and checks now, not only when the run has ended, whether its
-    /// outcome can be recorded.
+    /// Opens the lock file before anything is written, and checks now, not only when the run has ended, whether the
+    /// history can be written.
     fn open_lock_file(&self, name: &LockName) -> Result<File, StoreError> {
         self.location.prepare()?;
         let path = self.location.lock_path(name);
@@ -215,7 +215,7 @@ impl LockDirectory {
             }
         }
         let opened = match purpose {
-            Purpose::Record => Ok(None),
+            Purpose::History => Ok(None),
             Purpose::Operate => Sidecar::open_existing(&path, PATIENCE),
             _ => Sidecar::open(&path).map(Some),
         };
@@ -319,7 +319,7 @@ fn is_holder(held: &HeldFile, purpose: &Purpose) -> bool {
     let is_ours = |claim: &Claim| held.entry.token == claim.token.reveal();
     match purpose {
         Purpose::Claim(claim) | Purpose::Renew(claim) | Purpose::Release(claim) => is_ours(claim),
-        Purpose::Operate | Purpose::Prepare | Purpose::Record => false,
+        Purpose::Operate | Purpose::Prepare | Purpose::History => false,
     }
 }
 

@@ -10,7 +10,7 @@ use super::lock_file::{self, try_lock};
 use super::presence::{Role, announce, is_there, lock_content, unlock_content, withdraw};
 use super::trust::{OTHERS_WRITE, user};
 use super::{Location, sidecar};
-use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Level, Question, p50_and_p99, short};
+use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Level, Question, no_lock, p50_and_p99, short};
 use crate::backend::ledger::GateMode;
 use crate::backend::{io_text, race};
 use crate::clock::Moment;
@@ -120,8 +120,7 @@ fn answer(examination: &Diagnosis, directory: &Finding, file_system: &Finding) {
 }
 
 fn unusable(check: &'static str, found: &str, kind: FailureKind, remedy: &str) -> Finding {
-    let consequence = format!("no lock can be taken: dlock run ends with {} and runs nothing", kind as u8);
-    Finding::problem(check, found, consequence, remedy)
+    Finding::problem(check, found, no_lock(kind), remedy)
 }
 
 /// A user who may rename files in a directory, or in one above it, can replace the lock file of a lock that is held.
@@ -149,7 +148,10 @@ fn owner_and_mode(directory: &Path, metadata: &Metadata) -> Finding {
         return Finding::warning(
             "directory",
             found,
-            "every user may make a file there before dlock does; dlock rejects such a file, and the lock with it (77)",
+            format!(
+                "every user may make a file there before dlock does; dlock rejects such a file: {}",
+                no_lock(FailureKind::Denied)
+            ),
             format!("chmod o-w {shown}; users who share locks share it by a group: chmod 2770 {shown}"),
         );
     }
@@ -198,7 +200,10 @@ fn room(directory: &Path) -> Option<Finding> {
         true => Finding::warning(
             "room",
             found,
-            "when it is used up, no lock can be taken under a name that was not used before (69)",
+            format!(
+                "when it is used up, under a name that was not used before {}",
+                no_lock(FailureKind::Unavailable)
+            ),
             "make room",
         ),
     })

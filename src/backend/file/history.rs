@@ -1,4 +1,4 @@
-//! The last outcomes of a lock, in a separate file beside the lock file: one line for each, the latest last.
+//! The history of a lock, in a separate file next to the lock file: one line for each record, the latest last.
 //!
 //! A line is appended with one write. When there are too many, a new file with the last of them is written under
 //! another name and renamed into place: a reader sees the old file or the new one.
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::lock_file::{is_at, open_existing, open_or_create, try_lock};
 use super::trust;
 use crate::backend::ledger::GateMode;
-use crate::backend::ledger::outcomes::Quota;
+use crate::backend::ledger::history::Quota;
 use crate::lock::{NotedRecord, Record};
 
 /// A file that has grown beyond this size is shortened.
@@ -32,7 +32,7 @@ struct Line<R> {
     record: R,
 }
 
-/// Appends an outcome.
+/// Appends a record.
 ///
 /// # Errors
 /// The file cannot be created or written.
@@ -70,7 +70,7 @@ fn open_for_append(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Returns the last outcomes, the latest first; none if there is no file.
+/// Returns the records, the latest first; none if there is no file.
 ///
 /// # Errors
 /// The file cannot be read.
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_outcomes_are_kept_and_no_more() {
+    fn the_last_records_are_kept_and_no_more() {
         let path = std::env::temp_dir().join(format!("dlock-history-{}", std::process::id()));
         for number in 0..1000 {
             let error = Some("e".repeat(1000));

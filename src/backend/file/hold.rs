@@ -94,7 +94,7 @@ impl HeldFile {
         self.owns_flock = try_lock(&self.file, mode).map_err(|error| describe(&error, "lock", path))?;
         // Another program may only have tested whether it is free.
         if !self.owns_flock && Moment::now() - *self.contested.get_or_insert_with(Moment::now) < TEST_LIMIT {
-            return Err(StoreError::unanswered("another program has the lock for a moment"));
+            return Err(StoreError::unanswered("another program holds the lock file at the moment"));
         }
         Ok(self.owns_flock)
     }

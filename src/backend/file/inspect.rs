@@ -24,7 +24,7 @@ impl LockDirectory {
     }
 
     /// Returns the names of the locks with a history.
-    pub(super) fn recorded_names(&self) -> Result<Vec<LockName>, StoreError> {
+    pub(super) fn names_with_history(&self) -> Result<Vec<LockName>, StoreError> {
         self.names_of(|path| self.name_of(&self.location.sidecar_of(path)?))
     }
 
@@ -50,7 +50,7 @@ impl LockDirectory {
         let is_digest = self.location.is_digest(file);
         let (_, ledger) =
             is_digest.then(|| Sidecar::open_existing(path, LISTING_PATIENCE).ok()).flatten()??;
-        let name = LockName::new(ledger.name.as_deref()?).ok()?;
+        let name = ledger.lock_name()?;
         (self.location.sidecar_path(&name) == path).then_some(name)
     }
 

@@ -7,7 +7,9 @@ use std::{fs, io};
 
 use super::errors::describe;
 use crate::backend::StoreError;
-use crate::backend::url::{Environment, Url, UrlError};
+use crate::backend::options::Value::Text;
+use crate::backend::options::{Options, Table, of_lock};
+use crate::backend::url::{Environment, Url, UrlError, encoded};
 use crate::hex;
 use crate::lock::LockName;
 
@@ -26,7 +28,7 @@ const SYSTEM_DIRECTORY: &str = "/var/lib/dlock";
 /// The directory of other users' locks, below their home: the same from cron and from a terminal.
 const USER_DIRECTORY: &str = ".local/state/dlock";
 const SUFFIX: &str = ".lock";
-const OPTIONS: &[&str] = &["suffix"];
+const OPTIONS: Table = &[&[of_lock("suffix", Text(SUFFIX), "The suffix of the lock files.")]];
 pub(super) const SIDECAR_SUFFIX: &str = ".dlock";
 /// No encoded name has a sidecar of this name: in such names a `%` is followed by two hex digits.
 const HISTORY_SUFFIX: &str = "%history.dlock";
@@ -38,7 +40,7 @@ const LONGEST_FILE_NAME: usize = 255;
 
 impl Location {
     /// Returns the options of a `file:` URL.
-    pub fn options(_scheme: &str) -> &'static [&'static str] {
+    pub fn options(_scheme: &str) -> Table {
         OPTIONS
     }
 
@@ -54,7 +56,7 @@ impl Location {
                 .ok_or_else(|| UrlError::new("file: needs a home directory, and this user has none: name a directory, such as file:///var/lock/jobs"))?
                 .join(USER_DIRECTORY)
         };
-        Ok(Location::new(directory, true, SUFFIX.to_owned()))
+        Ok(Location::new(directory, true))
     }
 
     /// Parses `file:` or `file:///directory`, with `?suffix=`.
@@ -65,38 +67,23 @@ impl Location {
         if !url.hosts.is_empty() || url.username.is_some() || url.password.is_some() {
             return Err(UrlError::new("file: has no host: write file:///directory with three slashes"));
         }
-        let mut location = match url.path.as_str() {
+        let location = match url.path.as_str() {
             "" => Location::of_user(environment)?,
-            path if path.starts_with('/') => Location::new(PathBuf::from(path), false, SUFFIX.to_owned()),
+            path if path.starts_with('/') => Location::new(PathBuf::from(path), false),
             _ => {
                 return Err(UrlError::new(
                     "file: takes an absolute directory, such as file:///var/lock/jobs",
                 ));
             }
         };
-        for (name, value) in &url.query {
-            let error = match name.as_str() {
-                "suffix" if value.contains('/') => "suffix= may not contain a slash".to_owned(),
-                "suffix" if value.len() > LONGEST_SUFFIX => {
-                    format!("suffix= may have at most {LONGEST_SUFFIX} bytes")
-                }
-                "suffix" => {
-                    location = Location::new(location.directory, location.is_default, value.clone());
-                    continue;
-                }
-                _ => format!("unknown option '{name}' for file: (known: {})", OPTIONS.join(", ")),
-            };
-            return Err(UrlError::new(error).about(name));
-        }
-        Ok(location)
+        let options = Options::of(url, OPTIONS)?;
+        let suffix = options.parse("suffix", checked_suffix)?;
+        Ok(Location { suffix, display: location.display.clone() + &options.query(), ..location })
     }
 
-    fn new(directory: PathBuf, is_default: bool, suffix: String) -> Location {
-        let mut display = format!("file://{}", directory.display());
-        if suffix != SUFFIX {
-            display.push_str(&format!("?suffix={suffix}"));
-        }
-        Location { directory, is_default, suffix, display }
+    fn new(directory: PathBuf, is_default: bool) -> Location {
+        let display = format!("file://{}", encoded(&directory.to_string_lossy()));
+        Location { directory, is_default, suffix: SUFFIX.to_owned(), display }
     }
 
     /// Creates the directory if it is missing and the user named none.
@@ -143,7 +130,7 @@ impl Location {
     }
 
     /// Returns the name to record in the sidecar file, if the file's own name does not contain it.
-    pub(super) fn recorded_name(&self, name: &LockName) -> Option<String> {
+    pub(super) fn name_in_sidecar(&self, name: &LockName) -> Option<String> {
         self.file_name(name, "").starts_with(DIGEST_PREFIX).then(|| name.as_str().to_owned())
     }
 
@@ -164,6 +151,16 @@ impl Location {
         let name = percent_encoding::percent_decode_str(encoded).decode_utf8().ok()?;
         let name = LockName::new(&name).ok()?;
         (self.file_name(&name, "") == encoded).then_some(name)
+    }
+}
+
+fn checked_suffix(suffix: &str) -> Result<String, UrlError> {
+    match suffix {
+        _ if suffix.contains('/') => Err(UrlError::new("suffix= may not contain a slash")),
+        _ if suffix.len() > LONGEST_SUFFIX => {
+            Err(UrlError::new(format!("suffix= may have at most {LONGEST_SUFFIX} bytes")))
+        }
+        _ => Ok(suffix.to_owned()),
     }
 }
 

@@ -19,7 +19,7 @@ use crate::clock::Moment;
 
 /// The limit of the content: it is read and written as a whole, with the file locked.
 const MAX_CONTENT: u64 = 1 << 20;
-/// The part of it that waiters leave to holders: the record of a holder is longer.
+/// The part of it that waiters leave to holders: the entry of a holder is longer.
 const FOR_HOLDERS: usize = 128 << 10;
 /// The limit of the content's offset in its file.
 const MAX_OFFSET: u64 = 1 << 40;

@@ -1,7 +1,6 @@
 //! The store of one client: a thread that works on the lock files.
 
 use std::fs::{self, File};
-use std::future::Future;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
@@ -12,10 +11,10 @@ use super::doctor;
 use super::hold::HeldFile;
 use super::location::Location;
 use crate::backend::diagnosis::Diagnosis;
-use crate::backend::ledger::{Contender, Done, Ledger, LedgerStore, Observed, Purpose, Step};
+use crate::backend::ledger::{AnyReply, Contender, Decide, Done, Ledger, Observed, Purpose, Shape, Store};
 use crate::backend::race::{self, CLIENTS};
 use crate::backend::worker::Worker;
-use crate::backend::{Change, Location as _, Reply, StoreError};
+use crate::backend::{Change, Location as _, Reply, StoreError, TryReply};
 use crate::lock::{LockName, LockState, NotedRecord};
 
 /// The `file:` store. A file system may hang (NFS, FUSE, a frozen one), so its calls are made by a separate thread,
@@ -103,57 +102,69 @@ fn thread_has_ended() -> StoreError {
     StoreError::unanswered("the file thread has ended")
 }
 
-impl LedgerStore for FileStore {
+/// The driver: the thread makes the decisions, while it has the sidecar locked.
+#[derive(Default)]
+pub struct OnThread;
+
+impl Shape<FileStore> for OnThread {
+    async fn change(
+        &mut self,
+        store: &mut FileStore,
+        name: &LockName,
+        purpose: Purpose,
+        decide: Decide,
+    ) -> Result<Done<AnyReply>, StoreError> {
+        let name = name.clone();
+        let is_release = matches!(purpose, Purpose::Release(_));
+        let change = move |directory: &mut LockDirectory| {
+            if matches!(purpose, Purpose::Operate) {
+                directory.location.check_directory()?;
+            }
+            directory.change(&name, &purpose, decide)
+        };
+        if is_release { store.finish(change).await } else { store.work(change).await }
+    }
+
+    async fn read(
+        &mut self,
+        store: &mut FileStore,
+        names: &[LockName],
+        view: impl Fn(&LockName, &Ledger, &dyn Observed) -> LockState + Send + 'static,
+    ) -> Result<(u64, Vec<LockState>), StoreError> {
+        let names = names.to_vec();
+        let is_new = std::mem::take(&mut store.is_new_inspection);
+        store.work(move |directory| directory.read(&names, is_new, view)).await
+    }
+
+    async fn history(
+        &mut self,
+        store: &mut FileStore,
+        name: &LockName,
+    ) -> Result<Vec<NotedRecord>, StoreError> {
+        let name = name.clone();
+        store.work(move |directory| directory.history(&name)).await
+    }
+}
+
+impl Store for FileStore {
+    type Shape = OnThread;
+
     fn display(&self) -> &str {
         self.location.display()
     }
 
     /// There is no connection; only begins a new inspection.
-    fn connect(&mut self) -> Reply<'_, Result<(), StoreError>> {
+    fn connect(&mut self) -> TryReply<'_, ()> {
         self.is_new_inspection = true;
         Box::pin(async { Ok(()) })
     }
 
-    fn change<T: Send + 'static>(
-        &mut self,
-        name: &LockName,
-        purpose: Purpose,
-        decide: impl Fn(&mut Ledger, &dyn Observed) -> Step<T> + Send + 'static,
-    ) -> impl Future<Output = Result<Done<T>, StoreError>> {
-        let name = name.clone();
-        async move {
-            let is_release = matches!(purpose, Purpose::Release(_));
-            let change = move |directory: &mut LockDirectory| {
-                if matches!(purpose, Purpose::Operate) {
-                    directory.location.check_directory()?;
-                }
-                directory.change(&name, &purpose, decide)
-            };
-            if is_release { self.finish(change).await } else { self.work(change).await }
-        }
-    }
-
-    fn read(
-        &mut self,
-        names: &[LockName],
-        view: impl Fn(&LockName, &Ledger, &dyn Observed) -> LockState + Send + 'static,
-    ) -> impl Future<Output = Result<(u64, Vec<LockState>), StoreError>> {
-        let names = names.to_vec();
-        let is_new = std::mem::take(&mut self.is_new_inspection);
-        self.work(move |directory| directory.read(&names, is_new, view))
-    }
-
-    fn list(&mut self) -> Reply<'_, Result<Vec<LockName>, StoreError>> {
+    fn list(&mut self) -> TryReply<'_, Vec<LockName>> {
         Box::pin(self.work(|directory| directory.names()))
     }
 
-    fn list_recorded(&mut self) -> Reply<'_, Result<Vec<LockName>, StoreError>> {
-        Box::pin(self.work(|directory| directory.recorded_names()))
-    }
-
-    fn history<'a>(&'a mut self, name: &'a LockName) -> Reply<'a, Result<Vec<NotedRecord>, StoreError>> {
-        let name = name.clone();
-        Box::pin(self.work(move |directory| directory.history(&name)))
+    fn list_with_history(&mut self) -> TryReply<'_, Vec<LockName>> {
+        Box::pin(self.work(|directory| directory.names_with_history()))
     }
 
     fn changed(&mut self) -> Reply<'_, Change> {
@@ -164,10 +175,13 @@ impl LedgerStore for FileStore {
         })
     }
 
-    fn examine<'a>(&'a mut self, diagnosis: &'a Diagnosis) -> Reply<'a, Result<(), StoreError>> {
+    fn examine<'a>(&'a mut self, diagnosis: &'a Diagnosis) -> TryReply<'a, ()> {
         Box::pin(async move {
             let (location, checked) = (self.location.clone(), diagnosis.clone());
-            let missing = self.work(|directory| Ok(directory.location.missing_directories())).await?;
+            let mut missing = self.work(|directory| Ok(directory.location.missing_directories())).await?;
+            if diagnosis.creates() {
+                missing.clear();
+            }
             let examined = match self.work(move |_| Ok(doctor::examine(&location, &checked))).await? {
                 true => race(&self.location, diagnosis).await,
                 false => Ok(()),
@@ -175,10 +189,6 @@ impl LedgerStore for FileStore {
             self.work(move |_| Ok(missing.iter().try_for_each(std::fs::remove_dir).is_ok())).await?;
             examined
         })
-    }
-
-    fn init(&mut self) -> Reply<'_, Result<(), StoreError>> {
-        Box::pin(self.work(|directory| directory.location.prepare()))
     }
 
     fn kept_descriptors(&self) -> Vec<BorrowedFd<'_>> {

@@ -3,54 +3,56 @@
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use super::store::{LedgerStore, Purpose, Step};
+use super::store::{Decide, Decision, Done, Purpose, Shape, Store};
 use super::{decide, view};
 use crate::backend::admin::{Inspection, LockAdmin, Raised, Removal, Revoked};
 use crate::backend::diagnosis::Diagnosis;
 use crate::backend::{
     Again, Attempt, Backend, Busy, Change, Ending, Hazard, Intent, Release, Renewal, Reply, StoreError,
+    TryReply,
 };
 use crate::lock::{Claim, FencingToken, Grant, Holder, LockName, NotedRecord, Record, Revocation, Token};
 
-/// Makes the decisions on the ledgers of a store. It remembers nothing: a claim is found by its token.
-pub struct Contender<S>(S);
+/// Makes the decisions on the ledgers of a store. A claim is found by its token.
+pub struct Contender<S: Store> {
+    store: S,
+    shape: S::Shape,
+}
 
-impl<S: LedgerStore> Contender<S> {
+impl<S: Store> Contender<S> {
     /// Creates a client; does not contact the store.
     pub fn new(store: S) -> Contender<S> {
-        Contender(store)
+        Contender { store, shape: S::Shape::default() }
     }
 }
 
-impl<S: LedgerStore> Backend for Contender<S> {
+impl<S: Store> Backend for Contender<S> {
     fn display(&self) -> &str {
-        self.0.display()
+        self.store.display()
     }
 
-    fn connect(&mut self) -> Reply<'_, Result<(), StoreError>> {
-        self.0.connect()
+    fn connect(&mut self) -> TryReply<'_, ()> {
+        self.store.connect()
     }
 
-    fn try_acquire<'a>(
-        &'a mut self,
-        claim: &'a Claim,
-        intent: Intent,
-    ) -> Reply<'a, Result<Attempt, StoreError>> {
+    fn try_acquire<'a>(&'a mut self, claim: &'a Claim, intent: Intent) -> TryReply<'a, Attempt> {
         Box::pin(async move {
             let ours = claim.clone();
             let decide = move |ledger: &mut _, observed: &dyn super::Observed| {
                 decide::claim(ledger, observed, &ours, intent)
             };
-            let done = self.0.change(&claim.name, Purpose::Claim(claim.clone()), decide).await?;
-            let shares = self.0.shares_ledgers();
+            let done = self.change(&claim.name, Purpose::Claim(claim.clone()), decide).await?;
+            let shares = self.store.shares_ledgers();
             Ok(match done.value {
-                Attempt::Busy(busy) => {
+                Attempt::Busy(mut busy) => {
+                    self.hide_fencing_tokens(&mut busy.holders);
                     let position = busy.position.filter(|_| shares);
                     let again = if done.is_watched { busy.again } else { Again::Poll };
                     Attempt::Busy(Busy { position, again, ..busy })
                 }
                 Attempt::Granted(grant) => {
-                    let fencing = done.fencing.or(grant.fencing).filter(|_| shares);
+                    let is_shown = shares && self.store.has_fencing_tokens();
+                    let fencing = done.fencing.or(grant.fencing).filter(|_| is_shown);
                     Attempt::Granted(Grant { fencing, lease: done.lease.or(grant.lease), ..grant })
                 }
                 attempt => attempt,
@@ -58,7 +60,7 @@ impl<S: LedgerStore> Backend for Contender<S> {
         })
     }
 
-    fn renew<'a>(&'a mut self, claim: &'a Claim, rest: Duration) -> Reply<'a, Result<Renewal, StoreError>> {
+    fn renew<'a>(&'a mut self, claim: &'a Claim, rest: Duration) -> TryReply<'a, Renewal> {
         let ours = claim.clone();
         self.operate(&claim.name, Purpose::Renew(claim.clone()), move |ledger, observed| {
             decide::renew(ledger, observed, &ours, rest)
@@ -70,88 +72,90 @@ impl<S: LedgerStore> Backend for Contender<S> {
         claim: &'a Claim,
         rest: Duration,
         ending: Ending<'a>,
-    ) -> Reply<'a, Result<Release, StoreError>> {
+    ) -> TryReply<'a, Release> {
         let (ours, record, success) = (claim.clone(), ending.record.cloned(), ending.success);
         let decide = move |ledger: &mut _, observed: &dyn super::Observed| {
             let ending = Ending { record: record.as_ref(), success };
             decide::release(ledger, observed, &ours, rest, ending)
         };
         Box::pin(async move {
-            let done = self.0.change(&claim.name, Purpose::Release(claim.clone()), decide).await?;
+            let done = self.change(&claim.name, Purpose::Release(claim.clone()), decide).await?;
             Ok(match (done.value, done.unwritten) {
                 (Release::Released | Release::Kept, Some(why)) if success.is_some() => {
-                    Release::Unrecorded(why)
+                    Release::SuccessNotStored(why)
                 }
                 (release, _) => release,
             })
         })
     }
 
-    fn record<'a>(&'a mut self, name: &'a LockName, record: &'a Record) -> Reply<'a, Result<(), StoreError>> {
+    fn add_record<'a>(&'a mut self, name: &'a LockName, record: &'a Record) -> TryReply<'a, ()> {
         let record = record.clone();
-        self.operate(name, Purpose::Record, move |ledger, observed| decide::record(ledger, observed, &record))
+        self.operate(name, Purpose::History, move |ledger, observed| {
+            decide::add_record(ledger, observed, &record)
+        })
     }
 
     fn hazard(&self) -> Option<Hazard> {
-        self.0.hazard()
+        self.store.hazard()
     }
 
     fn changed(&mut self) -> Reply<'_, Change> {
-        self.0.changed()
+        self.store.changed()
+    }
+
+    fn explained(&self, late: StoreError) -> StoreError {
+        self.store.explained(late)
     }
 
     fn fails_over(&self) -> bool {
-        self.0.fails_over()
+        self.store.fails_over()
     }
 
     fn kept_descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        self.0.kept_descriptors()
+        self.store.kept_descriptors()
     }
 }
 
-impl<S: LedgerStore> LockAdmin for Contender<S> {
-    fn list(&mut self) -> Reply<'_, Result<Vec<LockName>, StoreError>> {
-        self.0.list()
+impl<S: Store> LockAdmin for Contender<S> {
+    fn list(&mut self) -> TryReply<'_, Vec<LockName>> {
+        self.store.list()
     }
 
-    fn list_recorded(&mut self) -> Reply<'_, Result<Vec<LockName>, StoreError>> {
-        self.0.list_recorded()
+    fn list_with_history(&mut self) -> TryReply<'_, Vec<LockName>> {
+        self.store.list_with_history()
     }
 
     fn inspect<'a>(
         &'a mut self,
         names: &'a [LockName],
         token: Option<&'a Token>,
-    ) -> Reply<'a, Result<Inspection, StoreError>> {
+    ) -> TryReply<'a, Inspection> {
         let token = token.cloned();
         Box::pin(async move {
             let view = move |name: &LockName, ledger: &_, observed: &dyn super::Observed| {
                 view::state(name, ledger, observed, token.as_ref())
             };
-            let (now_ms, locks) = self.0.read(names, view).await?;
+            let (now_ms, mut locks) = self.shape.read(&mut self.store, names, view).await?;
+            locks.iter_mut().for_each(|lock| self.hide_fencing_tokens(&mut lock.holders));
             Ok(Inspection { now_ms, locks })
         })
     }
 
-    fn last_fencing_token<'a>(
-        &'a mut self,
-        name: &'a LockName,
-    ) -> Reply<'a, Result<Option<FencingToken>, StoreError>> {
-        self.operate(name, Purpose::Operate, |ledger, _| Step::reply(FencingToken::new(ledger.fencing_token)))
+    fn last_fencing_token<'a>(&'a mut self, name: &'a LockName) -> TryReply<'a, Option<FencingToken>> {
+        self.operate(name, Purpose::Operate, |ledger, _| {
+            Decision::reply(FencingToken::new(ledger.fencing_token))
+        })
     }
 
-    fn raise_fencing<'a>(
-        &'a mut self,
-        name: &'a LockName,
-        floor: FencingToken,
-    ) -> Reply<'a, Result<Raised, StoreError>> {
+    fn raise_fencing<'a>(&'a mut self, name: &'a LockName, floor: FencingToken) -> TryReply<'a, Raised> {
         self.operate(name, Purpose::Prepare, move |ledger, observed| {
             decide::raise_fencing(ledger, observed, floor)
         })
     }
 
-    fn history<'a>(&'a mut self, name: &'a LockName) -> Reply<'a, Result<Vec<NotedRecord>, StoreError>> {
-        self.0.history(name)
+    fn history<'a>(&'a mut self, name: &'a LockName) -> TryReply<'a, Vec<NotedRecord>> {
+        Box::pin(self.shape.history(&mut self.store, name))
     }
 
     fn revoke<'a>(
@@ -159,27 +163,25 @@ impl<S: LedgerStore> LockAdmin for Contender<S> {
         name: &'a LockName,
         holder: &'a Holder,
         revocation: &'a Revocation,
-    ) -> Reply<'a, Result<Revoked, StoreError>> {
-        let Some(fencing) = holder.fencing else { return Box::pin(async { Ok(Revoked::Gone) }) };
+    ) -> TryReply<'a, Revoked> {
+        let Some(fencing) = self.identified(holder).fencing else {
+            return Box::pin(async { Ok(Revoked::Gone) });
+        };
         let revocation = revocation.clone();
         self.operate(name, Purpose::Operate, move |ledger, observed| {
             decide::revoke(ledger, observed, fencing, &revocation)
         })
     }
 
-    fn remove<'a>(
-        &'a mut self,
-        name: &'a LockName,
-        holder: &'a Holder,
-    ) -> Reply<'a, Result<Removal, StoreError>> {
+    fn remove<'a>(&'a mut self, name: &'a LockName, holder: &'a Holder) -> TryReply<'a, Removal> {
         Box::pin(async move {
             if holder.identity.is_none() {
-                let removal = self.0.end_foreign(name, holder).await?;
+                let removal = self.store.end_foreign(name, holder).await?;
                 if removal != Removal::Impossible {
                     return Ok(removal);
                 }
             }
-            let holder = holder.clone();
+            let holder = self.identified(holder);
             let removal = self.operate(name, Purpose::Operate, move |ledger, observed| {
                 decide::remove(ledger, observed, &holder)
             });
@@ -187,22 +189,51 @@ impl<S: LedgerStore> LockAdmin for Contender<S> {
         })
     }
 
-    fn examine<'a>(&'a mut self, examination: &'a Diagnosis) -> Reply<'a, Result<(), StoreError>> {
-        self.0.examine(examination)
-    }
-
-    fn init(&mut self) -> Reply<'_, Result<(), StoreError>> {
-        self.0.init()
+    fn examine<'a>(&'a mut self, examination: &'a Diagnosis) -> TryReply<'a, ()> {
+        self.store.examine(examination)
     }
 }
 
-impl<S: LedgerStore> Contender<S> {
+impl<S: Store> Contender<S> {
+    /// Where fencing tokens may be granted again after the store has forgotten the last one, they only identify the holds.
+    fn hide_fencing_tokens(&self, holders: &mut [Holder]) {
+        for holder in
+            holders.iter_mut().filter(|holder| holder.fencing.is_some() && !self.store.has_fencing_tokens())
+        {
+            holder.digest = holder.fencing.take().map(|token| token.number().to_string());
+        }
+    }
+
+    /// Returns a holder that was shown with the fencing token that was hidden.
+    fn identified(&self, shown: &Holder) -> Holder {
+        if self.store.has_fencing_tokens() || shown.identity.is_none() {
+            return shown.clone();
+        }
+        let hidden = shown.digest.as_ref().and_then(|digest| FencingToken::new(digest.parse().ok()?));
+        Holder { fencing: hidden, digest: None, ..shown.clone() }
+    }
+
     fn operate<'a, T: Send + 'static>(
         &'a mut self,
         name: &'a LockName,
         purpose: Purpose,
-        decide: impl Fn(&mut super::Ledger, &dyn super::Observed) -> Step<T> + Send + 'static,
-    ) -> Reply<'a, Result<T, StoreError>> {
-        Box::pin(async move { Ok(self.0.change(name, purpose, decide).await?.value) })
+        decide: impl Fn(&mut super::Ledger, &dyn super::Observed) -> Decision<T> + Send + 'static,
+    ) -> TryReply<'a, T> {
+        Box::pin(async move { Ok(self.change(name, purpose, decide).await?.value) })
+    }
+
+    /// Changes a ledger, see [`Shape::change`].
+    ///
+    /// # Errors
+    /// As of [`Shape::change`].
+    async fn change<T: Send + 'static>(
+        &mut self,
+        name: &LockName,
+        purpose: Purpose,
+        decide: impl Fn(&mut super::Ledger, &dyn super::Observed) -> Decision<T> + Send + 'static,
+    ) -> Result<Done<T>, StoreError> {
+        let decide: Decide = Box::new(move |ledger, observed| decide(ledger, observed).boxed());
+        let done = self.shape.change(&mut self.store, name, purpose, decide).await?;
+        Ok(done.map(|reply| *reply.downcast().expect("a driver returns what was decided")))
     }
 }

@@ -8,18 +8,23 @@ use super::grant::{enter, grant};
 use super::observed::{Gate, GateMode, Lifetime, Observed, Turns, is_in_session};
 use super::queue::{Turn, join_queue, leave_queue, turn, wake_first};
 use super::room::Room;
-use super::store::{Effect, Step, Watch};
+use super::store::{Decision, Effect, Watch};
 use super::value::{HolderEntry, Ledger};
-use super::{outcomes, success, view};
+use super::{history, success, view};
 use crate::backend::admin::{Raised, Removal, Revoked};
 use crate::backend::{Attempt, Ending, Intent, Loss, Refusal, Release, Renewal};
 use crate::lock::{Claim, FencingToken, Holder, Mode, Record, Revocation};
 
-/// How often a process that left a hold in which others still are checks whether they have gone.
+/// How often a process that has released its hold checks whether the processes nested inside it have ended.
 const INSIDE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Decides on a request for the lock.
-pub fn claim(ledger: &mut Ledger, observed: &dyn Observed, claim: &Claim, intent: Intent) -> Step<Attempt> {
+pub fn claim(
+    ledger: &mut Ledger,
+    observed: &dyn Observed,
+    claim: &Claim,
+    intent: Intent,
+) -> Decision<Attempt> {
     if let Some(why) = observed.lacks_ledger().filter(|_| needs_ledger(claim)) {
         return refuse(ledger, claim, Refusal::Unsupported(why));
     }
@@ -33,7 +38,7 @@ pub fn claim(ledger: &mut Ledger, observed: &dyn Observed, claim: &Claim, intent
     }
     if let Some(outer) = outer_hold(ledger, claim) {
         return match enter(ledger, observed, claim, &outer) {
-            Ok(step) => step,
+            Ok(decision) => decision,
             Err(refusal) => refuse(ledger, claim, refusal),
         };
     }
@@ -49,20 +54,19 @@ pub fn claim(ledger: &mut Ledger, observed: &dyn Observed, claim: &Claim, intent
         Intent::TakeNow => Effect::None,
     };
     let me = ledger.position_of(claim.token.reveal());
-    let room = Room::beside(&ledger.holders);
+    let room = Room::left_by(&ledger.holders);
     let turn = turn(&mut ledger.waiters, &room, me, claim.mode, observed);
     if turn == Turn::Ours {
         match observed.gate() {
-            Gate::Untried => return Step::PassGate(ledger.gate_for(claim.mode)),
+            Gate::Untried => return Decision::PassGate(ledger.gate_for(claim.mode)),
             Gate::Passed(gate) => {
                 return match success::due(ledger, observed, claim) {
                     Ok(undated) => {
-                        let step = grant(ledger, observed, claim, gate, undated);
-                        if observed.gate_lifetime().is_some() {
-                            // Those behind could not be called while a foreign program was in the gate.
+                        let decision = grant(ledger, observed, claim, gate, undated);
+                        if calls_others(observed) {
                             call_next(ledger, observed, claim.mode);
                         }
-                        step
+                        decision
                     }
                     Err(attempt) => leave(ledger, observed, claim, attempt),
                 };
@@ -71,7 +75,14 @@ pub fn claim(ledger: &mut Ledger, observed: &dyn Observed, claim: &Claim, intent
         }
     }
     let (busy, watch) = view::busy(ledger, observed, claim, intent, &turn);
-    Step::Done { value: Attempt::Busy(busy), effect, watch }
+    Decision::Done { value: Attempt::Busy(busy), effect, watch }
+}
+
+/// Returns whether a grant also calls the waiters that fit in with the new holder: no release has called them if the
+/// hold before has expired, or while a foreign program was in the gate.
+fn calls_others(observed: &dyn Observed) -> bool {
+    let has_calls = observed.lifetime() == Lifetime::OfLease && observed.turns() == Turns::Called;
+    has_calls || observed.gate_lifetime().is_some()
 }
 
 /// Returns whether a claim needs a ledger that others can see.
@@ -82,16 +93,21 @@ fn needs_ledger(claim: &Claim) -> bool {
 }
 
 /// Decides on a renewal. `rest` is what remains of the minimum hold time.
-pub fn renew(ledger: &mut Ledger, observed: &dyn Observed, claim: &Claim, rest: Duration) -> Step<Renewal> {
+pub fn renew(
+    ledger: &mut Ledger,
+    observed: &dyn Observed,
+    claim: &Claim,
+    rest: Duration,
+) -> Decision<Renewal> {
     if let Some(loss) = observed.loss() {
-        return Step::reply(Renewal::Lost(loss));
+        return Decision::reply(Renewal::Lost(loss));
     }
     restore(ledger, observed, claim);
     let now = observed.now().clock;
     let mine = holder_of(ledger, claim).filter(|mine| mine.lease_ends.is_none_or(|ends| now < ends));
     let Some(mine) = mine else {
         let is_taken = ledger.holders.iter().any(|holder| holder.counts(observed));
-        return Step::reply(Renewal::Lost(if is_taken { Loss::Taken } else { Loss::Gone }));
+        return Decision::reply(Renewal::Lost(if is_taken { Loss::Taken } else { Loss::Gone }));
     };
     let (lease, revoked) = (mine.extend(claim, rest, observed), mine.revoked.clone());
     let (family, mode) = (mine.family, mine.mode);
@@ -101,40 +117,40 @@ pub fn renew(ledger: &mut Ledger, observed: &dyn Observed, claim: &Claim, rest: 
         // The owner of the outer hold is gone: this process takes over the gate, unless a foreign program has passed it
         // first.
         match observed.gate() {
-            Gate::Untried => return Step::PassGate(GateMode::of(mode)),
+            Gate::Untried => return Decision::PassGate(GateMode::of(mode)),
             Gate::Passed(gate) => {
                 if let Some(mine) = holder_of(ledger, claim) {
                     mine.gate = gate;
                 }
             }
-            Gate::Closed => return Step::reply(Renewal::Lost(Loss::Taken)),
+            Gate::Closed => return Decision::reply(Renewal::Lost(Loss::Taken)),
         }
     }
-    Step::reply(Renewal::Held { lease, revoked })
+    Decision::reply(Renewal::Held { lease, revoked })
 }
 
 /// Decides on the end of a hold, or of a queue position. With a `rest`, the lock is kept for that long. The record of
-/// the `ending` is added when the hold ends, and its success is stored at once.
+/// the `ending` is added to the history when the hold ends, and its success is stored at once.
 pub fn release(
     ledger: &mut Ledger,
     observed: &dyn Observed,
     claim: &Claim,
     rest: Duration,
     ending: Ending<'_>,
-) -> Step<Release> {
-    let step = release_hold(ledger, observed, claim, rest, ending.success);
-    if let Some(outcome) = ending.record
-        && !matches!(step, Step::Done { value: Release::NotYet(_), .. })
+) -> Decision<Release> {
+    let decision = release_hold(ledger, observed, claim, rest, ending.success);
+    if let Some(record) = ending.record
+        && !matches!(decision, Decision::Done { value: Release::NotYet(_), .. })
     {
-        record(ledger, observed, outcome);
+        add_record(ledger, observed, record);
     }
-    step
+    decision
 }
 
-/// Adds an outcome.
-pub fn record(ledger: &mut Ledger, observed: &dyn Observed, record: &Record) -> Step<()> {
-    outcomes::append(&mut ledger.outcomes, observed.now().wall / 1000, record.clone());
-    Step::reply(())
+/// Adds a record to the history.
+pub fn add_record(ledger: &mut Ledger, observed: &dyn Observed, record: &Record) -> Decision<()> {
+    history::append(&mut ledger.history, observed.now().wall / 1000, record.clone());
+    Decision::reply(())
 }
 
 fn release_hold(
@@ -143,7 +159,7 @@ fn release_hold(
     claim: &Claim,
     rest: Duration,
     success: Option<Duration>,
-) -> Step<Release> {
+) -> Decision<Release> {
     let waited = ledger.position_of(claim.token.reveal()).is_some();
     leave_queue(ledger, claim);
     restore(ledger, observed, claim);
@@ -161,7 +177,7 @@ fn release_hold(
     };
     let (ticket, family, mode) = (mine.ticket, mine.family, mine.mode);
     let success = success.filter(|_| mine.revoked.is_none() && !is_lost);
-    let success = success.map(|held| success::record(claim, mine, now, held));
+    let success = success.map(|held| success::of_hold(claim, mine, now, held));
     if is_lost && mine.is_kept(now) && mine.revoked.is_none() {
         // Only its entry excludes other dlocks now, as after the death of its owner.
         mine.ended_at.get_or_insert(now.wall);
@@ -171,11 +187,11 @@ fn release_hold(
     let is_kept = !rest.is_zero() && mine.revoked.is_none();
     if is_kept {
         mine.ended_at.get_or_insert(now.wall);
-        mine.kept_until = Some(now.clock + rest);
+        mine.kept_until = Some(observed.end_of(rest));
         if !is_owners {
             // A process that stays to keep the gate releases the gate and the entry itself.
             let stays = if in_session { claim.ttl } else { Duration::ZERO };
-            mine.lease_ends = Some(now.clock + rest + stays);
+            mine.lease_ends = Some(observed.end_of(rest + stays));
         }
     }
     ledger.success = success.or(ledger.success.take());
@@ -203,7 +219,7 @@ fn release_hold(
         if let Some(mine) = holder_of(ledger, claim) {
             mine.extend(claim, Duration::ZERO, observed);
         }
-        return Step::Done { value: Release::NotYet(INSIDE_INTERVAL), effect: Effect::Leave, watch };
+        return Decision::Done { value: Release::NotYet(INSIDE_INTERVAL), effect: Effect::Leave, watch };
     }
     ledger.holders.retain(|holder| holder.ticket != ticket);
     call_next(ledger, observed, mode);
@@ -220,8 +236,10 @@ pub fn revoke(
     observed: &dyn Observed,
     fencing: FencingToken,
     revocation: &Revocation,
-) -> Step<Revoked> {
-    let is_meant = |holder: &HolderEntry| holder.fencing_token == fencing.number();
+) -> Decision<Revoked> {
+    let is_meant = |holder: &HolderEntry| {
+        holder.fencing_token == fencing.number() && !holder.has_expired(observed.now())
+    };
     let before = ledger.holders.len();
     let has_ended = |holder: &HolderEntry| {
         !holder.has_owner(observed) || (holder.is_kept_by_lease() && !is_in_session(observed))
@@ -236,10 +254,10 @@ pub fn revoke(
     }
     // Where entries live as long as their owner, waiters are not notified of the end of a hold without one: a waiter that
     // is called now would be late.
-    if let Some(mode) = mode.filter(|_| ended > 0 && observed.lifetime() == Lifetime::Recorded) {
+    if let Some(mode) = mode.filter(|_| ended > 0 && observed.lifetime() == Lifetime::OfLease) {
         call_next(ledger, observed, mode);
     }
-    Step::reply(match (notified, ended) {
+    Decision::reply(match (notified, ended) {
         (0, 0) => Revoked::Gone,
         (0, _) => Revoked::Ended,
         (notified, _) => Revoked::Notified(notified),
@@ -247,50 +265,51 @@ pub fn revoke(
 }
 
 /// Decides on the removal of a hold without its owner's consent.
-pub fn remove(ledger: &mut Ledger, observed: &dyn Observed, shown: &Holder) -> Step<Removal> {
+pub fn remove(ledger: &mut Ledger, observed: &dyn Observed, shown: &Holder) -> Decision<Removal> {
     // The session of another process cannot be ended, and the hold of a foreign program is not in the ledger.
     let is_foreign = observed.gate_lifetime().is_some() && shown.identity.is_none();
-    if observed.lifetime() != Lifetime::Recorded || is_in_session(observed) || is_foreign {
-        return Step::reply(Removal::Impossible);
+    if observed.lifetime() != Lifetime::OfLease || is_in_session(observed) || is_foreign {
+        return Decision::reply(Removal::Impossible);
     }
-    let is_meant = |holder: &HolderEntry| view::is_shown_as(holder, shown);
+    let is_meant =
+        |holder: &HolderEntry| view::is_shown_as(holder, shown) && !holder.has_expired(observed.now());
     let Some(mode) = ledger.holders.iter().find(|holder| is_meant(holder)).map(|holder| holder.mode) else {
-        return Step::reply(Removal::Changed);
+        return Decision::reply(Removal::Changed);
     };
     ledger.holders.retain(|holder| !is_meant(holder));
     call_next(ledger, observed, mode);
-    Step::reply(Removal::Removed)
+    Decision::reply(Removal::Removed)
 }
 
 /// Decides on a floor for the fencing tokens of a lock that nobody holds: each later one is larger.
-pub fn raise_fencing(ledger: &mut Ledger, observed: &dyn Observed, floor: FencingToken) -> Step<Raised> {
+pub fn raise_fencing(ledger: &mut Ledger, observed: &dyn Observed, floor: FencingToken) -> Decision<Raised> {
     if let Some(why) = observed.lacks_ledger() {
-        return Step::reply(Raised::Unsupported(why));
+        return Decision::reply(Raised::Unsupported(why));
     }
     if ledger.holders.iter().any(|holder| holder.counts(observed)) || observed.foreign().is_some() {
-        return Step::reply(Raised::Held);
+        return Decision::reply(Raised::Held);
     }
     if let Some(last) = FencingToken::new(ledger.fencing_token).filter(|last| *last > floor) {
-        return Step::reply(Raised::Above(last));
+        return Decision::reply(Raised::Above(last));
     }
     ledger.fencing_token = floor.number();
-    Step::reply(Raised::Done)
+    Decision::reply(Raised::Done)
 }
 
-fn done<T>(value: T, effect: Effect) -> Step<T> {
-    Step::Done { value, effect, watch: Vec::new() }
+fn done<T>(value: T, effect: Effect) -> Decision<T> {
+    Decision::Done { value, effect, watch: Vec::new() }
 }
 
 /// Removes a claim whose turn has come and that does not take it.
-fn leave(ledger: &mut Ledger, observed: &dyn Observed, claim: &Claim, attempt: Attempt) -> Step<Attempt> {
+fn leave(ledger: &mut Ledger, observed: &dyn Observed, claim: &Claim, attempt: Attempt) -> Decision<Attempt> {
     leave_queue(ledger, claim);
-    if observed.lifetime() == Lifetime::Recorded {
+    if observed.lifetime() == Lifetime::OfLease {
         call_next(ledger, observed, claim.mode);
     }
     done(attempt, Effect::Leave)
 }
 
-fn refuse(ledger: &mut Ledger, claim: &Claim, refusal: Refusal) -> Step<Attempt> {
+fn refuse(ledger: &mut Ledger, claim: &Claim, refusal: Refusal) -> Decision<Attempt> {
     leave_queue(ledger, claim);
     done(Attempt::Refused(refusal), Effect::Leave)
 }
@@ -312,7 +331,7 @@ fn restore(ledger: &mut Ledger, observed: &dyn Observed, claim: &Claim) {
 
 /// Calls the waiters whose turn has come because a hold of this mode has ended.
 fn call_next(ledger: &mut Ledger, observed: &dyn Observed, mode: Mode) {
-    let room = Room::beside(&ledger.holders);
+    let room = Room::left_by(ledger.holders.iter().filter(|holder| holder.counts(observed)));
     turn(&mut ledger.waiters, &room, None, mode, observed);
 }
 

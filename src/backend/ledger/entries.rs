@@ -13,33 +13,43 @@ use std::future::Future;
 use std::time::Duration;
 
 pub use self::plan::{Plan, Terms, plan};
-use super::document::{MAX_CONFLICTS, busy_ledger, states};
+use super::driver::{MAX_CONFLICTS, busy_ledger, states};
+use super::history;
 use super::observed::{Lifetime, Now, Observed};
-use super::outcomes;
-use super::store::{Done, EXHAUSTED, Purpose, Step, Watch};
+use super::store::{AnyReply, Decide, Done, EXHAUSTED, Purpose, Shape, Watch};
 use super::value::{Ledger, Unreadable};
 use crate::backend::StoreError;
+use crate::clock::Moment;
 use crate::lock::{FencingToken, LockName, LockState, NotedRecord};
 
-/// The order of the document beside the entries: the last fencing token, the last success and the last outcomes.
-pub const BESIDE: u64 = 0;
+/// The order of the metadata of a lock, which is stored as an entry of its own: the last fencing token, the last
+/// success and the history.
+pub const METADATA: u64 = 0;
 
 /// A store that orders the entries of a lock.
 pub trait EntryStore {
     /// Which number of the store is the fencing token of a grant.
     const FENCING: Fencing;
 
-    /// Returns how long entries live: until their leases end, or as long as the sessions of their owners.
-    fn lifetime(&self) -> Lifetime {
-        Lifetime::Recorded
+    /// Returns how long entries live: until their leases end, or as long as the sessions of their owners, which last at
+    /// least from `asked`.
+    fn lifetime(&self, _asked: Moment) -> Lifetime {
+        Lifetime::OfLease
     }
 
     /// Returns the listing that may be assumed instead of asking for it: for a first claim, that of a lock which is not in
     /// use, because [`Write::Create`] finds out whether that is so; for a release, the last one with what this client has
     /// written since, because the versions are compared. `None` if it has to be asked for, as after a request without a
     /// reply, which may have created an entry.
-    fn assumed(&mut self, _: &LockName, _: &Purpose) -> Option<Listing> {
-        None
+    ///
+    /// # Errors
+    /// The store could not be queried.
+    fn assumed(
+        &mut self,
+        _name: &LockName,
+        _purpose: &Purpose,
+    ) -> impl Future<Output = Result<Option<Listing>, StoreError>> {
+        async { Ok(None) }
     }
 
     /// Lists the entries of a lock, including one that this client has just created; at least those that the purpose
@@ -61,12 +71,13 @@ pub trait EntryStore {
     fn write(
         &mut self,
         name: &LockName,
+        purpose: &Purpose,
         writes: &[Write],
         granting: Granting,
     ) -> impl Future<Output = Result<Written, StoreError>>;
 
-    /// Sees to it that the fencing token of a grant is found in the document beside the entries from now on, after the
-    /// entry as well: at once, unless writing the grant has done that.
+    /// Stores the fencing token of a grant in the metadata, which outlasts the entry, unless writing the grant has done
+    /// that.
     ///
     /// # Errors
     /// The store could not be queried.
@@ -89,6 +100,11 @@ pub trait EntryStore {
         watch: &[Watch],
         since: u64,
     ) -> impl Future<Output = Result<bool, StoreError>>;
+
+    /// Gives up what this client does not need any more after a change, such as a lease or a session.
+    fn finish(&mut self, _purpose: &Purpose) -> impl Future<Output = ()> {
+        async {}
+    }
 }
 
 /// Which number of the store is the fencing token of a grant.
@@ -120,9 +136,9 @@ pub struct Listing {
     pub revision: u64,
     /// The length of the lease that the store has given this client, if it may differ from the requested one.
     pub lease: Option<Duration>,
-    /// The document beside the entries; its version is 0 if there is none.
-    pub beside: Entry,
-    /// Why the document cannot be read, such as that a newer dlock has written it. Its value is empty then.
+    /// The metadata; its version is 0 if there is none.
+    pub metadata: Entry,
+    /// Why the metadata cannot be read, such as that a newer dlock has written it. Its value is empty then.
     pub unreadable: Option<Unreadable>,
     /// In their order.
     pub entries: Vec<Entry>,
@@ -131,7 +147,7 @@ pub struct Listing {
 /// An entry as stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The revision at which it was created, or [`BESIDE`].
+    /// The revision at which it was created, or [`METADATA`].
     pub order: u64,
     /// The revision at which its value was last written.
     pub version: u64,
@@ -156,7 +172,7 @@ pub enum Write {
         /// Its lease, from now.
         lease: Option<Duration>,
     },
-    /// Replaces the value of an entry, or of the document beside them.
+    /// Replaces the value of an entry, or the metadata.
     Swap {
         /// Which entry.
         order: u64,
@@ -194,86 +210,110 @@ pub enum Written {
     Conflict,
 }
 
-/// See [`LedgerStore::change`](super::LedgerStore::change).
-///
-/// # Errors
-/// The store could not be queried, a value is in an unknown format, or the entries are changed too often by others.
-pub async fn change<S: EntryStore, T>(
-    store: &mut S,
-    name: &LockName,
-    purpose: &Purpose,
-    decide: impl Fn(&mut Ledger, &dyn Observed) -> Step<T>,
-) -> Result<Done<T>, StoreError> {
-    let mut assumed = match purpose {
-        // Every other change depends on what is stored.
-        Purpose::Claim(claim) if !claim.outer.is_empty() || claim.once_per.is_some() => None,
-        Purpose::Claim(_) | Purpose::Release(_) => store.assumed(name, purpose),
-        Purpose::Renew(_) | Purpose::Operate | Purpose::Prepare | Purpose::Record => None,
-    };
-    let mut has_joined = false;
-    for attempt in 0..MAX_CONFLICTS {
-        let listing = match assumed.take() {
-            Some(listing) => listing,
-            None => list(store, name, purpose).await?,
+/// The driver of entries.
+#[derive(Debug, Default)]
+pub struct Entries;
+
+impl<S: EntryStore> Shape<S> for Entries {
+    async fn change(
+        &mut self,
+        store: &mut S,
+        name: &LockName,
+        purpose: Purpose,
+        decide: Decide,
+    ) -> Result<Done<AnyReply>, StoreError> {
+        let purpose = &purpose;
+        let asked = Moment::now();
+        let mut assumed = match purpose {
+            // Every other change depends on what is stored.
+            Purpose::Claim(claim) if !claim.outer.is_empty() || claim.once_per.is_some() => None,
+            Purpose::Claim(_) | Purpose::Release(_) => store.assumed(name, purpose).await?,
+            Purpose::Renew(_) | Purpose::Operate | Purpose::Prepare | Purpose::History => None,
         };
-        let terms = Terms {
-            lifetime: store.lifetime(),
-            fencing: S::FENCING,
-            has_joined,
-            // Clients that change the document at the same time, such as readers that leave together, must not wait for
-            // each other.
-            records_apart: attempt > 0,
-        };
-        let Some(plan) = plan(&listing, terms, purpose, &decide) else {
-            return Err(StoreError::Config(format!("{name}: {EXHAUSTED}")));
-        };
-        let mut revision = listing.revision;
-        if !plan.writes.is_empty() {
-            has_joined |= plan.writes.iter().any(|write| matches!(write, Write::Create { .. }));
-            match store.write(name, &plan.writes, plan.granting()).await? {
-                Written::At(at) => revision = at,
-                Written::Waiting | Written::Conflict => continue,
-            }
-        }
-        let fencing = FencingToken::new(revision).filter(|_| plan.is_granted_by_revision);
-        // The write itself may have shown that the session is alive.
-        let lease = match store.lifetime() {
-            Lifetime::OfOwner(lease) => lease,
-            Lifetime::Recorded => None,
-        };
-        if plan.is_held {
-            // The entry ends with its lease, but the token must be remembered.
-            let last = fencing.map(FencingToken::number).or(plan.fencing_token);
-            let last = last.unwrap_or_else(|| listing.ledger(S::FENCING).fencing_token);
-            if last > listing.beside.value.fencing_token && listing.unreadable.is_none() {
-                store.remember(name, &listing, last).await?;
-            }
-        }
-        if !plan.outcomes.is_empty() {
-            let noted = note(store, name, purpose, |beside| {
-                for (at, record) in &plan.outcomes {
-                    outcomes::append(&mut beside.outcomes, *at, record.clone());
+        let mut has_joined = false;
+        for attempt in 0..MAX_CONFLICTS {
+            let listing = match assumed.take() {
+                Some(listing) => listing,
+                None => list(store, name, purpose).await?,
+            };
+            let terms = Terms {
+                lifetime: store.lifetime(asked),
+                fencing: S::FENCING,
+                has_joined,
+                // Clients that change the metadata at the same time, such as readers that leave together, must not wait
+                // for each other.
+                adds_records_later: attempt > 0,
+            };
+            let Some(plan) = plan(&listing, terms, purpose, &decide) else {
+                return Err(StoreError::Config(format!("{name}: {EXHAUSTED}")));
+            };
+            let mut revision = listing.revision;
+            if !plan.writes.is_empty() {
+                has_joined |= plan.writes.iter().any(|write| matches!(write, Write::Create { .. }));
+                match store.write(name, purpose, &plan.writes, plan.granting()).await? {
+                    Written::At(at) => revision = at,
+                    Written::Waiting | Written::Conflict => continue,
                 }
-            });
-            let noted = noted.await;
-            if matches!(purpose, Purpose::Record) {
-                noted?;
             }
+            let fencing = FencingToken::new(revision).filter(|_| plan.is_granted_by_revision);
+            // The write itself may have shown that the session is alive.
+            let lease = match store.lifetime(asked) {
+                Lifetime::OfOwner(lease) => lease,
+                Lifetime::OfLease => None,
+            };
+            if plan.is_held {
+                // The entry ends with its lease, but the token must be remembered.
+                let last = fencing.map(FencingToken::number).or(plan.fencing_token);
+                let last = last.unwrap_or_else(|| listing.ledger(S::FENCING).fencing_token);
+                if last > listing.metadata.value.fencing_token && listing.unreadable.is_none() {
+                    store.remember(name, &listing, last).await?;
+                }
+            }
+            if !plan.records.is_empty() {
+                let noted = note(store, name, purpose, |metadata| {
+                    for (at, record) in &plan.records {
+                        history::append(&mut metadata.history, *at, record.clone());
+                    }
+                });
+                let noted = noted.await;
+                if matches!(purpose, Purpose::History) {
+                    noted?;
+                }
+            }
+            let is_watching = plan.is_held || !plan.watch.is_empty();
+            // What was known to the decision, and what it has written itself, is not reported.
+            let since = if plan.is_held { revision } else { listing.revision };
+            let is_watched = !is_watching || store.watch(name, &plan.watch, since).await?;
+            store.finish(purpose).await;
+            return Ok(Done { value: plan.value, is_watched, fencing, lease, unwritten: plan.unwritten });
         }
-        let is_watching = plan.is_held || !plan.watch.is_empty();
-        // What was known to the decision, and what it has written itself, is not reported.
-        let since = if plan.is_held { revision } else { listing.revision };
-        let is_watched = !is_watching || store.watch(name, &plan.watch, since).await?;
-        return Ok(Done { value: plan.value, is_watched, fencing, lease, unwritten: plan.unwritten });
+        Err(busy_ledger(name))
     }
-    Err(busy_ledger(name))
+
+    async fn read(
+        &mut self,
+        store: &mut S,
+        names: &[LockName],
+        view: impl Fn(&LockName, &Ledger, &dyn Observed) -> LockState + Send + 'static,
+    ) -> Result<(u64, Vec<LockState>), StoreError> {
+        let load = async |name: &LockName| {
+            let listing = list(store, name, &Purpose::Operate).await?;
+            Ok((listing.ledger(S::FENCING), listing.now))
+        };
+        states(names, view, load).await
+    }
+
+    async fn history(&mut self, store: &mut S, name: &LockName) -> Result<Vec<NotedRecord>, StoreError> {
+        let metadata = list(store, name, &Purpose::History).await?.metadata;
+        Ok(metadata.value.history.into_iter().rev().collect())
+    }
 }
 
-/// Lists the entries of a lock. A hold can be kept and ended whatever others have written beside it: a job that runs while
+/// Lists the entries of a lock. A hold can be kept and ended whatever format the metadata has: a job that runs while
 /// the hosts are upgraded one after another is not stopped by that.
 ///
 /// # Errors
-/// As of [`EntryStore::list`], or the document beside the entries decides on the request and cannot be read.
+/// As of [`EntryStore::list`], or the request depends on the metadata, which cannot be read.
 async fn list<S: EntryStore>(
     store: &mut S,
     name: &LockName,
@@ -281,17 +321,17 @@ async fn list<S: EntryStore>(
 ) -> Result<Listing, StoreError> {
     let listing = store.list(name, purpose).await?;
     match (listing.unreadable, purpose) {
-        (Some(unreadable), Purpose::Claim(_) | Purpose::Operate | Purpose::Prepare | Purpose::Record) => {
+        (Some(unreadable), Purpose::Claim(_) | Purpose::Operate | Purpose::Prepare | Purpose::History) => {
             Err(StoreError::Config(format!("{name}: {unreadable}")))
         }
         _ => Ok(listing),
     }
 }
 
-/// Changes the document beside the entries, if it can be read.
+/// Changes the metadata, if it can be read.
 ///
 /// # Errors
-/// The store could not be queried, or the document is changed too often by others.
+/// The store could not be queried, or the metadata is changed too often by others.
 pub async fn note<S: EntryStore>(
     store: &mut S,
     name: &LockName,
@@ -303,37 +343,12 @@ pub async fn note<S: EntryStore>(
         if listing.unreadable.is_some() {
             return Ok(());
         }
-        let Entry { order, version, mut value, .. } = listing.beside;
+        let Entry { order, version, mut value, .. } = listing.metadata;
         change(&mut value);
         let write = Write::Swap { order, version, value, lease: None };
-        if store.write(name, &[write], Granting::No).await? != Written::Conflict {
+        if store.write(name, purpose, &[write], Granting::No).await? != Written::Conflict {
             return Ok(());
         }
     }
     Err(busy_ledger(name))
-}
-
-/// See [`LedgerStore::read`](super::LedgerStore::read).
-///
-/// # Errors
-/// The store could not be queried.
-pub async fn read<S: EntryStore>(
-    store: &mut S,
-    names: &[LockName],
-    view: impl Fn(&LockName, &Ledger, &dyn Observed) -> LockState,
-) -> Result<(u64, Vec<LockState>), StoreError> {
-    let load = async |name: &LockName| {
-        let listing = list(store, name, &Purpose::Operate).await?;
-        Ok((listing.ledger(S::FENCING), listing.now))
-    };
-    states(names, view, load).await
-}
-
-/// See [`LedgerStore::history`](super::LedgerStore::history).
-///
-/// # Errors
-/// The store could not be queried, or a value is in an unknown format.
-pub async fn history<S: EntryStore>(store: &mut S, name: &LockName) -> Result<Vec<NotedRecord>, StoreError> {
-    let beside = list(store, name, &Purpose::Record).await?.beside;
-    Ok(beside.value.outcomes.into_iter().rev().collect())
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::observed::{GateMode, Observed};
 use super::queue::leave_queue;
 use super::room::Room;
-use super::store::{Effect, Step, Watch};
+use super::store::{Decision, Effect, Watch};
 use super::value::{HolderEntry, Ledger};
 use crate::backend::{Attempt, Refusal};
 use crate::lock::{Claim, FencingToken, Grant, Mode};
@@ -17,14 +17,14 @@ pub(super) fn grant(
     claim: &Claim,
     gate: Option<(u64, u64)>,
     undated: Option<Duration>,
-) -> Step<Attempt> {
+) -> Decision<Attempt> {
     let next = observed.least_fencing_token().max(ledger.fencing_token.saturating_add(1));
-    let Some(fencing) = FencingToken::new(next) else { return Step::Exhausted };
+    let Some(fencing) = FencingToken::new(next) else { return Decision::Exhausted };
     // A holder that has passed the gate exclusively, even if only for a moment, is the only one.
     ledger.incomplete &= ledger.gate_for(claim.mode) == GateMode::Shared;
     ledger.fencing_token = fencing.number();
-    let slot = matches!(claim.mode, Mode::Slots(_)).then(|| Room::beside(&ledger.holders).free_slot());
-    let granted = Hold { mode: claim.mode, family: None, slot, fencing, gate, undated };
+    let slot = matches!(claim.mode, Mode::Slots(_)).then(|| Room::left_by(&ledger.holders).free_slot());
+    let granted = NewHold { mode: claim.mode, family: None, slot, fencing, gate, undated };
     hold(ledger, observed, claim, granted, Vec::new())
 }
 
@@ -34,7 +34,7 @@ pub(super) fn enter(
     observed: &dyn Observed,
     claim: &Claim,
     outer: &HolderEntry,
-) -> Result<Step<Attempt>, Refusal> {
+) -> Result<Decision<Attempt>, Refusal> {
     if !claim.mode.fits_inside(outer.mode) {
         return Err(match (claim.mode, outer.mode) {
             (Mode::Slots(_), Mode::Slots(of)) => Refusal::Slots(of),
@@ -44,18 +44,18 @@ pub(super) fn enter(
     let fencing = FencingToken::new(outer.fencing_token).filter(|_| !observed.is_gate_replaced(outer));
     let fencing = fencing.ok_or(Refusal::OuterLost)?;
     let slot = match (claim.mode, outer.mode) {
-        (Mode::Slots(_), Mode::Exclusive) => Some(Room::beside(&ledger.holders).free_slot()),
+        (Mode::Slots(_), Mode::Exclusive) => Some(Room::left_by(&ledger.holders).free_slot()),
         (Mode::Slots(_), _) => outer.slot,
         _ => None,
     };
     let (mode, family, gate) = (outer.mode, Some(outer.family), outer.gate);
-    let entered = Hold { mode, family, slot, fencing, gate, undated: None };
+    let entered = NewHold { mode, family, slot, fencing, gate, undated: None };
     // The gate belongs to the process that passed it; if that ends first, the next renewal passes it again.
     Ok(hold(ledger, observed, claim, entered, vec![Watch::Holder(outer.family)]))
 }
 
 /// What is granted, before it is recorded.
-struct Hold {
+struct NewHold {
     mode: Mode,
     /// The family of the outer hold, if it was entered.
     family: Option<u64>,
@@ -70,9 +70,9 @@ fn hold(
     ledger: &mut Ledger,
     observed: &dyn Observed,
     claim: &Claim,
-    hold: Hold,
+    hold: NewHold,
     watch: Vec<Watch>,
-) -> Step<Attempt> {
+) -> Decision<Attempt> {
     let now = observed.now();
     // A waiter keeps its ticket.
     let ticket = match ledger.position_of(claim.token.reveal()) {
@@ -90,7 +90,7 @@ fn hold(
         gate: hold.gate,
         acquired_at: now.wall,
         ended_at: None,
-        kept_until: (!claim.min_hold.is_zero()).then(|| now.clock + claim.min_hold),
+        kept_until: (!claim.min_hold.is_zero()).then(|| observed.end_of(claim.min_hold)),
         lease_ends: None,
         lease: None,
         revoked: None,
@@ -99,5 +99,5 @@ fn hold(
     let lease = entry.extend(claim, claim.min_hold, observed);
     let grant = Grant { undated: hold.undated, ..entry.grant(lease) };
     ledger.holders.push(entry);
-    Step::Done { value: Attempt::Granted(grant), effect: Effect::Hold(ticket), watch }
+    Decision::Done { value: Attempt::Granted(grant), effect: Effect::Hold(ticket), watch }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::value::{HolderEntry, Ledger, WaiterEntry};
-use crate::backend::Loss;
+use crate::backend::{CLAIM_WITHIN, Loss};
 use crate::lock::{Claim, FencingToken, Grant, Holder, Mode};
 
 /// The time, by the clocks of the store.
@@ -18,8 +18,8 @@ pub struct Now {
 /// How long an entry lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lifetime {
-    /// Until the end of the lease that the ledger records.
-    Recorded,
+    /// Until its lease ends.
+    OfLease,
     /// As long as a descriptor or session of its owner, which has a lease of this length, if any.
     OfOwner(Option<Duration>),
 }
@@ -78,9 +78,15 @@ pub trait Observed {
     /// Returns the time.
     fn now(&self) -> Now;
 
+    /// Returns when what lasts for this long from now has certainly lasted, on the clock of [`Now::clock`]. That of a
+    /// store with a coarse clock is later than the time that the clock shows.
+    fn end_of(&self, span: Duration) -> Duration {
+        self.now().clock + span
+    }
+
     /// Returns how long entries live.
     fn lifetime(&self) -> Lifetime {
-        Lifetime::Recorded
+        Lifetime::OfLease
     }
 
     /// Returns the length of the lease that the store gives for a request of this length.
@@ -103,12 +109,35 @@ pub trait Observed {
         false
     }
 
+    /// Returns how long the first waiter has to claim a free lock, if waiters look at the ledger only now and then, and do not
+    /// repeat their claims.
+    fn polled(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Returns how long the first waiter has to claim a free lock.
+    fn claim_within(&self) -> Duration {
+        self.polled().unwrap_or(CLAIM_WITHIN)
+    }
+
+    /// Returns how long the entry of a waiter lives that does not repeat its claim; `None` if it stays until its turn has
+    /// passed, or lives as long as its owner.
+    fn waiter_lease(&self, ttl: Duration) -> Option<Duration> {
+        match self.lifetime() {
+            _ if self.polled().is_some() => None,
+            // A heartbeat a lease may be late by half of one.
+            Lifetime::OfLease if self.turns() == Turns::Called => Some(ttl * 3 / 2),
+            Lifetime::OfLease => Some(ttl),
+            Lifetime::OfOwner(_) => None,
+        }
+    }
+
     /// Returns whether this process has passed the gate; a store without a gate lets everyone pass.
     fn gate(&self) -> Gate {
         Gate::Passed(None)
     }
 
-    /// Returns what ends the passage of a holder, if the gate is beside a ledger whose entries have leases.
+    /// Returns what ends the passage of a holder, if there is a gate in front of a ledger whose entries have leases.
     fn gate_lifetime(&self) -> Option<GateLifetime> {
         None
     }
@@ -192,6 +221,11 @@ impl HolderEntry {
         self.ended_at.is_some() && self.lease_ends.is_some()
     }
 
+    /// Returns whether its lease has ended, and the lock is not kept for it either.
+    pub(super) fn has_expired(&self, now: Now) -> bool {
+        self.lease_ends.is_some_and(|ends| ends <= now.clock) && !self.is_kept(now)
+    }
+
     /// Returns whether the owner is alive.
     pub(super) fn has_owner(&self, observed: &dyn Observed) -> bool {
         self.lease_ends.is_none_or(|ends| observed.now().clock < ends) && !observed.is_holder_dead(self)
@@ -211,11 +245,11 @@ impl HolderEntry {
         observed: &dyn Observed,
     ) -> Option<Duration> {
         match observed.lifetime() {
-            Lifetime::Recorded => {
+            Lifetime::OfLease => {
                 // A session lasts as long as was requested when it passed the gate.
                 let granted = self.lease.filter(|_| is_in_session(observed));
                 let ttl = granted.unwrap_or(claim.ttl);
-                self.lease_ends = Some(observed.now().clock + ttl.max(rest));
+                self.lease_ends = Some(observed.end_of(ttl.max(rest)));
                 self.lease = Some(ttl);
                 Some(observed.lease(ttl))
             }

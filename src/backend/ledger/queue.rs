@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use super::observed::{Lifetime, Observed, Turns};
+use super::observed::{Observed, Turns};
 use super::room::Room;
 use super::value::{Ledger, WaiterEntry};
-use crate::backend::CLAIM_WITHIN;
 use crate::lock::{Claim, Mode};
 
 /// What the queue means for one claim.
@@ -37,7 +36,7 @@ pub(super) fn turn(
     let mut all_have_turns = true;
     let ahead = me.unwrap_or(waiters.len());
     for (index, waiter) in waiters.iter_mut().enumerate().take(ahead) {
-        let is_late = waiter.called.is_some_and(|called| now >= called + CLAIM_WITHIN);
+        let is_late = waiter.called.is_some_and(|called| now >= called + observed.claim_within());
         // A waiter that cannot claim the lock because a foreign program holds it is not late.
         if is_late && !observed.admits(waiter.mode) {
             waiter.called = None;
@@ -52,7 +51,7 @@ pub(super) fn turn(
         if by_order {
             // Its grant records a slot, which must be known before the next one is chosen.
             all_have_turns &= !matches!(waiter.mode, Mode::Slots(_));
-            promised = Some(CLAIM_WITHIN);
+            promised = Some(observed.claim_within());
             room_left.reserve(waiter.mode);
             continue;
         }
@@ -63,7 +62,7 @@ pub(super) fn turn(
             all_have_turns = false;
             break;
         };
-        let left = (called + CLAIM_WITHIN).saturating_sub(now);
+        let left = (called + observed.claim_within()).saturating_sub(now);
         promised = Some(promised.map_or(left, |most| most.max(left)));
         room_left.reserve(waiter.mode);
     }
@@ -86,7 +85,7 @@ pub(super) fn turn(
 /// Calls the first waiter, if there is room for it, although a foreign program may be in the gate: it has waited for the
 /// end of a hold, and has to watch the gate from now on.
 pub(super) fn wake_first(ledger: &mut Ledger, observed: &dyn Observed) {
-    let room = Room::beside(&ledger.holders);
+    let room = Room::left_by(&ledger.holders);
     let first = ledger.waiters.iter_mut().find(|waiter| waiter.has_owner(observed));
     if let Some(first) = first.filter(|first| room.fits(first.mode)) {
         first.called.get_or_insert(observed.now().clock);
@@ -96,12 +95,7 @@ pub(super) fn wake_first(ledger: &mut Ledger, observed: &dyn Observed) {
 /// Takes a queue position, or keeps the one that the claim has. Returns its ticket.
 pub(super) fn join_queue(ledger: &mut Ledger, claim: &Claim, observed: &dyn Observed) -> u64 {
     let now = observed.now();
-    let lease_ends = match observed.lifetime() {
-        // A heartbeat a lease may be late.
-        Lifetime::Recorded if observed.turns() == Turns::Called => Some(now.clock + claim.ttl * 2),
-        Lifetime::Recorded => Some(now.clock + claim.ttl),
-        Lifetime::OfOwner(_) => None,
-    };
+    let lease_ends = observed.waiter_lease(claim.ttl).map(|lease| observed.end_of(lease));
     if let Some(mine) = ledger.position_of(claim.token.reveal()).map(|index| &mut ledger.waiters[index])
         && mine.has_owner(observed)
     {

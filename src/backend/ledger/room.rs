@@ -13,11 +13,15 @@ pub(super) struct Room {
 
 impl Room {
     /// Returns the room that these holders leave.
-    pub(super) fn beside(holders: &[HolderEntry]) -> Room {
-        let mut slots: Vec<u32> = holders.iter().filter_map(|holder| holder.slot).collect();
-        slots.sort_unstable();
-        slots.dedup();
-        Room { mode: holders.first().map(|holder| holder.mode), slots, reserved: 0 }
+    pub(super) fn left_by<'a>(holders: impl IntoIterator<Item = &'a HolderEntry>) -> Room {
+        let mut room = Room::default();
+        for holder in holders {
+            room.mode = room.mode.or(Some(holder.mode));
+            room.slots.extend(holder.slot);
+        }
+        room.slots.sort_unstable();
+        room.slots.dedup();
+        room
     }
 
     /// Returns whether one more holder can be added.

@@ -1,5 +1,6 @@
 //! What a store of ledgers provides.
 
+use std::any::Any;
 use std::future::Future;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use super::observed::{GateMode, Observed};
 use super::value::Ledger;
 use crate::backend::admin::Removal;
 use crate::backend::diagnosis::Diagnosis;
-use crate::backend::{Change, Hazard, Reply, StoreError};
+use crate::backend::{Change, Hazard, Reply, StoreError, TryReply};
 use crate::lock::{Claim, FencingToken, Holder, LockName, LockState, NotedRecord};
 
 /// What a change of a ledger is for.
@@ -24,8 +25,8 @@ pub enum Purpose {
     Operate,
     /// To change the ledger of a lock that nobody holds. A ledger that does not exist is created.
     Prepare,
-    /// To add an outcome. Nothing else of the ledger is read or changed.
-    Record,
+    /// To read the history, or to add a record to it. Nothing else of the ledger is read or changed.
+    History,
 }
 
 impl Purpose {
@@ -33,17 +34,22 @@ impl Purpose {
     pub fn claim(&self) -> Option<&Claim> {
         match self {
             Purpose::Claim(claim) | Purpose::Renew(claim) | Purpose::Release(claim) => Some(claim),
-            Purpose::Operate | Purpose::Prepare | Purpose::Record => None,
+            Purpose::Operate | Purpose::Prepare | Purpose::History => None,
         }
+    }
+
+    /// Returns whether it is for the claim with this token.
+    pub fn is_of(&self, token: &str) -> bool {
+        self.claim().is_some_and(|claim| claim.token.reveal() == token)
     }
 }
 
-/// Why there is no [next fencing token](Step::Exhausted).
+/// Why there is no [next fencing token](Decision::Exhausted).
 pub const EXHAUSTED: &str = "its fencing counter is exhausted (2^53)";
 
 /// A decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step<T> {
+pub enum Decision<T> {
     /// The gate has to be passed first; then decide again, on the same ledger as before.
     PassGate(GateMode),
     /// The changed ledger is to be stored.
@@ -59,10 +65,31 @@ pub enum Step<T> {
     Exhausted,
 }
 
-impl<T> Step<T> {
+/// The reply of a decision, of a type that only the caller of a driver knows: a driver is compiled once for each store, and
+/// not for each type of reply as well.
+pub type AnyReply = Box<dyn Any + Send>;
+
+/// How a ledger is decided on.
+pub type Decide = Box<dyn Fn(&mut Ledger, &dyn Observed) -> Decision<AnyReply> + Send>;
+
+impl<T> Decision<T> {
     /// Creates a decision that changes nothing for this process.
-    pub(super) fn reply(value: T) -> Step<T> {
-        Step::Done { value, effect: Effect::None, watch: Vec::new() }
+    pub(super) fn reply(value: T) -> Decision<T> {
+        Decision::Done { value, effect: Effect::None, watch: Vec::new() }
+    }
+
+    /// Returns the decision with a reply of any type.
+    pub(super) fn boxed(self) -> Decision<AnyReply>
+    where
+        T: Send + 'static,
+    {
+        match self {
+            Decision::PassGate(mode) => Decision::PassGate(mode),
+            Decision::Done { value, effect, watch } => {
+                Decision::Done { value: Box::new(value), effect, watch }
+            }
+            Decision::Exhausted => Decision::Exhausted,
+        }
     }
 }
 
@@ -111,26 +138,34 @@ pub struct Done<T> {
     pub unwritten: Option<String>,
 }
 
-/// A store that keeps ledgers. It decides nothing.
-pub trait LedgerStore {
-    /// See [`Backend::display`](crate::backend::Backend::display).
-    fn display(&self) -> &str;
+impl<T> Done<T> {
+    /// Creates the result of a change that has nothing but a reply; all that it has to watch is watched.
+    pub(super) fn of(value: T) -> Done<T> {
+        Done { value, is_watched: true, fencing: None, lease: None, unwritten: None }
+    }
 
-    /// See [`Backend::connect`](crate::backend::Backend::connect).
-    fn connect(&mut self) -> Reply<'_, Result<(), StoreError>>;
+    /// Returns the result with another reply.
+    pub(super) fn map<U>(self, reply: impl FnOnce(T) -> U) -> Done<U> {
+        let Done { value, is_watched, fencing, lease, unwritten } = self;
+        Done { value: reply(value), is_watched, fencing, lease, unwritten }
+    }
+}
 
+/// How a store keeps ledgers: one driver for all stores of a shape, with what it remembers of one client's ledgers.
+pub trait Shape<S>: Default {
     /// Changes the ledger of a lock in one atomic step: reads it, lets `decide` change it, carries out the effect and
     /// stores it. `decide` may be called several times, each time with the ledger as read. If nothing changed, nothing
-    /// is written. The outcome of a release is stored if possible; a failure to store it is not an error.
+    /// is written. The record of a release is stored if possible; a failure to store it is not an error.
     ///
     /// # Errors
     /// The store could not be queried, or the ledger is in an unknown format: then it is not written.
-    fn change<T: Send + 'static>(
+    fn change(
         &mut self,
+        store: &mut S,
         name: &LockName,
         purpose: Purpose,
-        decide: impl Fn(&mut Ledger, &dyn Observed) -> Step<T> + Send + 'static,
-    ) -> impl Future<Output = Result<Done<T>, StoreError>>;
+        decide: Decide,
+    ) -> impl Future<Output = Result<Done<AnyReply>, StoreError>>;
 
     /// Reads the ledgers of these locks, one after the other, and returns the time of the inspection in ms since 1970
     /// with what `view` makes of each. A ledger that does not exist is empty.
@@ -139,47 +174,65 @@ pub trait LedgerStore {
     /// The store could not be queried; an error of one lock is part of its [`LockState`].
     fn read(
         &mut self,
+        store: &mut S,
         names: &[LockName],
         view: impl Fn(&LockName, &Ledger, &dyn Observed) -> LockState + Send + 'static,
     ) -> impl Future<Output = Result<(u64, Vec<LockState>), StoreError>>;
 
-    /// See [`LockAdmin::list`](crate::backend::admin::LockAdmin::list).
-    fn list(&mut self) -> Reply<'_, Result<Vec<LockName>, StoreError>>;
-
-    /// See [`LockAdmin::list_recorded`](crate::backend::admin::LockAdmin::list_recorded).
-    fn list_recorded(&mut self) -> Reply<'_, Result<Vec<LockName>, StoreError>>;
-
-    /// Returns the last outcomes, the latest first.
+    /// Returns the history, the latest record first.
     ///
     /// # Errors
-    /// The store could not be queried.
-    fn history<'a>(&'a mut self, name: &'a LockName) -> Reply<'a, Result<Vec<NotedRecord>, StoreError>>;
+    /// The store could not be queried, or the ledger is in an unknown format.
+    fn history(
+        &mut self,
+        store: &mut S,
+        name: &LockName,
+    ) -> impl Future<Output = Result<Vec<NotedRecord>, StoreError>>;
+}
+
+/// A client of a store that keeps ledgers. It decides nothing.
+pub trait Store: Sized {
+    /// How it keeps them.
+    type Shape: Shape<Self>;
+
+    /// See [`Backend::display`](crate::backend::Backend::display).
+    fn display(&self) -> &str;
+
+    /// See [`Backend::connect`](crate::backend::Backend::connect).
+    fn connect(&mut self) -> TryReply<'_, ()>;
+
+    /// See [`LockAdmin::list`](crate::backend::admin::LockAdmin::list).
+    fn list(&mut self) -> TryReply<'_, Vec<LockName>>;
+
+    /// See [`LockAdmin::list_with_history`](crate::backend::admin::LockAdmin::list_with_history).
+    fn list_with_history(&mut self) -> TryReply<'_, Vec<LockName>>;
 
     /// See [`Backend::changed`](crate::backend::Backend::changed).
     fn changed(&mut self) -> Reply<'_, Change>;
 
+    /// See [`Backend::explained`](crate::backend::Backend::explained).
+    fn explained(&self, late: StoreError) -> StoreError {
+        late
+    }
+
     /// See [`LockAdmin::examine`](crate::backend::admin::LockAdmin::examine).
-    fn examine<'a>(&'a mut self, examination: &'a Diagnosis) -> Reply<'a, Result<(), StoreError>>;
+    fn examine<'a>(&'a mut self, examination: &'a Diagnosis) -> TryReply<'a, ()>;
 
     /// Ends the hold of a foreign program if it is still the one that was shown, where the store knows it by its lease.
     ///
     /// # Errors
     /// The store could not be queried, or the user may not.
-    fn end_foreign<'a>(
-        &'a mut self,
-        _name: &'a LockName,
-        _shown: &'a Holder,
-    ) -> Reply<'a, Result<Removal, StoreError>> {
+    fn end_foreign<'a>(&'a mut self, _name: &'a LockName, _shown: &'a Holder) -> TryReply<'a, Removal> {
         Box::pin(async { Ok(Removal::Impossible) })
-    }
-
-    /// See [`LockAdmin::init`](crate::backend::admin::LockAdmin::init).
-    fn init(&mut self) -> Reply<'_, Result<(), StoreError>> {
-        Box::pin(async { Ok(()) })
     }
 
     /// Returns whether others can see the ledgers; otherwise grants have no fencing token, and there is no queue.
     fn shares_ledgers(&self) -> bool {
+        true
+    }
+
+    /// Returns whether the fencing tokens of grants always grow; otherwise they only identify holds, and are not shown.
+    fn has_fencing_tokens(&self) -> bool {
         true
     }
 

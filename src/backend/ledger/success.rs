@@ -7,8 +7,8 @@ use super::value::{HolderEntry, Ledger};
 use crate::backend::{Attempt, Refusal};
 use crate::lock::{Claim, Due, FencingToken, Success};
 
-/// Decides whether a claim with `--once-per` is due: how far in the future a record lies that was ignored, or the reply
-/// to a claim that is not.
+/// Decides whether a claim with `--once-per` is due: how far in the future a success lies that was ignored, or the
+/// reply to a claim that is not.
 pub(super) fn due(
     ledger: &Ledger,
     observed: &dyn Observed,
@@ -23,9 +23,9 @@ pub(super) fn due(
     }
 }
 
-/// Returns the record of a hold that has succeeded and lasted for `held` by the clock of its own host: the grant is not
+/// Returns the success of a hold that has lasted for `held` by the clock of its own host: the grant is not
 /// later than that, even if the store's clock was set meanwhile.
-pub(super) fn record(claim: &Claim, mine: &HolderEntry, now: Now, held: Duration) -> serde_json::Value {
+pub(super) fn of_hold(claim: &Claim, mine: &HolderEntry, now: Now, held: Duration) -> serde_json::Value {
     let held = u64::try_from(held.as_micros()).unwrap_or(u64::MAX);
     let granted_at = mine.acquired_at.min(now.wall.saturating_sub(held));
     let ended_at = mine.ended_at.unwrap_or(now.wall);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::de::{self, Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
-use crate::lock::{Identity, Mode, NotedRecord, Revocation};
+use crate::lock::{Identity, LockName, Mode, NotedRecord, Revocation};
 
 /// What a store keeps of one lock. Its form as JSON is a stored format: fields are only added.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,15 +27,15 @@ pub struct Ledger {
     /// The name of the lock, if the key of the ledger does not contain it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// The ledger was lost while the lock was held: not all holders may be recorded.
+    /// The ledger was lost while the lock was held: it may lack some of the holders.
     #[serde(default, rename = "lost", skip_serializing_if = "std::ops::Not::not")]
     pub incomplete: bool,
     /// The last success of a run with `--once-per`. Kept as it is by runs without the option, whatever its format.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub success: Option<serde_json::Value>,
-    /// The last outcomes, the latest last; empty if the store keeps them elsewhere.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub outcomes: Vec<NotedRecord>,
+    /// The records of the last runs, the latest last; empty if the store keeps them elsewhere.
+    #[serde(default, rename = "outcomes", skip_serializing_if = "Vec::is_empty")]
+    pub history: Vec<NotedRecord>,
 }
 
 /// A holder of the lock.
@@ -161,7 +161,7 @@ impl Default for Ledger {
             name: None,
             incomplete: false,
             success: None,
-            outcomes: Vec::new(),
+            history: Vec::new(),
         }
     }
 }
@@ -210,6 +210,16 @@ impl Ledger {
         serde_json::to_vec(self).expect("texts and numbers are JSON")
     }
 
+    /// Returns what is to be stored: with the name of its lock, which the key of such a lock does not contain.
+    pub fn with_name(&self, name: &LockName) -> Ledger {
+        Ledger { name: Some(name.to_string()), ..self.clone() }
+    }
+
+    /// Returns the name of its lock, if it was stored [with it](Ledger::with_name).
+    pub fn lock_name(&self) -> Option<LockName> {
+        LockName::new(self.name.as_deref()?).ok()
+    }
+
     /// Returns the entry of a foreign client that holds the lock exclusively since this time, in microseconds since 1970;
     /// 0 if that is unknown. It has no token.
     pub fn of_foreign_holder(acquired_at: u64) -> Ledger {
@@ -244,6 +254,11 @@ impl Ledger {
             identity: Identity::default(),
         };
         Ledger { waiters: vec![waiter], ..Ledger::default() }
+    }
+
+    /// Returns how many holds are kept for the rest of their minimum time.
+    pub fn kept(&self) -> usize {
+        self.holders.iter().filter(|holder| holder.ended_at.is_some()).count()
     }
 
     /// Returns the position of the waiter with this token.

@@ -19,7 +19,7 @@ const LONGEST_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 const RECORDED_HOLD_INTERVAL: Duration = Duration::from_secs(1);
 /// How much later than the waiter ahead of it a waiter asks whether the lease of the holder has ended.
 const BETWEEN_WAITERS: Duration = Duration::from_millis(25);
-/// What ends by time has ended this long after it.
+/// A waiter asks again this long after the end of a lease or a minimum hold time, when it has certainly ended.
 const JUST_AFTER: Duration = Duration::from_millis(1);
 
 /// Returns the reply to a claim that is not granted, and what it has to watch.
@@ -43,10 +43,10 @@ pub(super) fn busy(
         Turn::Promised(left) => *left + JUST_AFTER,
         _ => LONGEST_CHECK_INTERVAL,
     };
-    let is_called = observed.lifetime() == Lifetime::Recorded && observed.turns() == Turns::Called;
+    let is_called = observed.lifetime() == Lifetime::OfLease && observed.turns() == Turns::Called;
     let ends = |entry: &HolderEntry| {
         let ends = entry.lease_ends.max(entry.kept_until)?;
-        // A minimum hold time that has expired ends nothing.
+        // A minimum hold time that has passed says nothing about the end of a hold that its owner keeps.
         let rest = (now.clock < ends).then(|| ends - now.clock + JUST_AFTER)?;
         // The end of a lease that is renewed until then concerns the first two of the exclusive waiters. Each one behind them
         // asks a little later than the one ahead, in case that all of these are dead: usually it finds a lease that has just
@@ -60,7 +60,7 @@ pub(super) fn busy(
     if let Some(rest) = ledger.holders.iter().filter_map(ends).min() {
         again = again.min(rest);
     }
-    if observed.lifetime() == Lifetime::Recorded {
+    if observed.lifetime() == Lifetime::OfLease {
         // The entry of a waiter expires as well.
         again = again.min(if is_called { claim.ttl } else { claim.ttl / 2 });
     }
@@ -83,7 +83,7 @@ pub(super) fn busy(
         }
         // The store notifies the waiter behind one that is called as well, and others check when the lease of the holder
         // has ended.
-        Some(_) if observed.lifetime() == Lifetime::Recorded => {}
+        Some(_) if observed.lifetime() == Lifetime::OfLease => {}
         Some(place) => {
             watch.push(Watch::Waiter(ledger.waiters[place - 1].ticket));
             let interval = FIRST_CHECK_INTERVAL.saturating_mul(place.try_into().unwrap_or(u32::MAX));

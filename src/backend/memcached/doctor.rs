@@ -1,17 +1,18 @@
 //! `dlock doctor`: checks the server, and tries a scratch lock.
 
+use std::slice::from_ref;
+
 use super::client::Connection;
-use super::store::MemcachedStore;
+use super::reply::Line;
+use super::store::{MemcachedStore, contender};
 use crate::backend::StoreError;
-use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question, remedy_of};
-use crate::backend::net::reachability::{self, Remedies};
-use crate::backend::net::{Protocol, Session};
+use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question, one_ttl};
+use crate::backend::net::Protocol;
+use crate::backend::net::reachability::{Remedies, Server, Servers};
 use crate::backend::race;
 
 const LOSS: &str =
     "by a restart, by flush_all, when the memory is full, and by everyone who can connect and deletes it";
-const LEASE_CLOCK: &str = "in steps of 1s; the lock of a crashed holder is free at most one --ttl (30s unless set) and 2s \
-                           after its last renewal";
 const REMEDIES: Remedies = Remedies {
     protocol: Protocol::Memcached,
     port: "check that the name and port are right, that memcached runs and listens there (-l, -p), and that no firewall is \
@@ -22,6 +23,9 @@ const REMEDIES: Remedies = Remedies {
     client_certificate: "name a certificate by cert_file= and its key by key_file=, of an authority that the server knows \
                          (ssl_ca_cert)",
     plain_text: "use memcacheds://, or a tunnel",
+    login: "check the username and password: in the URL or password_file=",
+    unusable: ("protocol", "use memcached 1.6.18 or later, itself, and without -C"),
+    unavailable: ("protocol", "check that memcached runs, and see its log"),
 };
 
 impl MemcachedStore {
@@ -32,29 +36,13 @@ impl MemcachedStore {
     pub(super) async fn examine_server(&mut self, diagnosis: &Diagnosis) -> Result<(), StoreError> {
         let location = self.location.clone();
         location.security.credentials.password()?;
-        let session = Session::of(location.security.tls.as_ref(), &location.server)?;
-        for finding in reachability::secret_files(&location.security) {
-            diagnosis.found(finding);
-        }
-        let opened =
-            reachability::open(&location.server, &location.security, session, &REMEDIES, diagnosis).await;
-        let stream = match opened {
-            Ok(stream) => stream,
-            Err(finding) => {
-                diagnosis.found(finding);
-                return Ok(());
-            }
+        let (addresses, security) = (from_ref(&location.server), &location.security);
+        let servers = Servers { addresses, security, remedies: &REMEDIES, fewer: "" };
+        let log_in = async |mut server: Server<'_>| {
+            let stream = server.open().await?;
+            server.log_in("protocol", Connection::over(stream, &location)).await
         };
-        diagnosis.begin("protocol");
-        let begin = Connection::over(stream, &location);
-        let begun = Protocol::Memcached.exchange(&location.server, &location.security, begin).await;
-        let mut connection = match begun {
-            Ok(connection) => connection,
-            Err(error) => {
-                diagnosis.found(refused(error));
-                return Ok(());
-            }
-        };
+        let Some((_, mut connection)) = servers.log_in(diagnosis, log_in).await?.pop() else { return Ok(()) };
         diagnosis.found(Finding::ok("protocol", "meta commands with CAS"));
         diagnosis.found(Finding::warning(
             "efficiency",
@@ -66,24 +54,19 @@ impl MemcachedStore {
         diagnosis.answer(Question::Loss, Answer::new("yes", LOSS));
         let found = "dlock uses the one server that the URL names, over one connection";
         diagnosis.answer(Question::OneServer, Answer::new("yes", found));
-        diagnosis.answer(Question::LeaseClock, Answer::new("server", LEASE_CLOCK));
+        let ttl = one_ttl();
+        let clock = format!(
+            "in steps of 1s; the lock of a crashed holder is free {ttl} and 2s after its last renewal"
+        );
+        diagnosis.answer(Question::LeaseClock, Answer::new("server", clock));
         memory(&mut connection, diagnosis).await?;
-        let request = async || connection.exchange(b"mn\r\n", 1).await.map(drop);
+        let request = async || match connection.exchange("mn\r\n", 1).await?.pop() {
+            Some(failed @ Line::Error(..)) => Err(failed.into_error()),
+            _ => Ok(()),
+        };
         diagnosis.measure_latency("requests", request).await?;
-        race::try_out(|| MemcachedStore::new(location.clone()), diagnosis).await.map(drop)
+        race::try_out(|| contender(location.clone()), diagnosis).await.map(drop)
     }
-}
-
-fn refused(error: StoreError) -> Finding {
-    let (check, remedy) = match &error {
-        StoreError::Denied(_) => {
-            ("authentication", "check the username and password: in the URL or password_file=")
-        }
-        StoreError::OtherServer { .. } => ("protocol", remedy_of(&error)),
-        StoreError::Config(_) => ("protocol", "use memcached 1.6.18 or later, itself, and without -C"),
-        StoreError::Unavailable { .. } => ("protocol", "check that memcached runs, and see its log"),
-    };
-    Finding::refusal(check, &error, remedy)
 }
 
 /// Reports the version, and whether items have been evicted.

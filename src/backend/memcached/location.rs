@@ -5,13 +5,14 @@ use std::time::Duration;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use sha2::{Digest, Sha256};
 
-use crate::backend::net::{Address, Security, TlsSettings};
-use crate::backend::url::{Environment, REQUIRE_VERIFIED_TLS, Url, UrlError};
+use crate::backend::net::{Address, COMMON, Security};
+use crate::backend::options::Value::Text;
+use crate::backend::options::{Options, Table, of_lock};
+use crate::backend::url::{Environment, Url, UrlError};
 use crate::hex;
 use crate::lock::LockName;
 
 const DEFAULT_PORT: u16 = 11211;
-const DEFAULT_PREFIX: &str = "dlock:";
 /// What the keys begin with that only dlock knows.
 pub(super) const RESERVED: &str = "dlock#";
 /// The longest key that a server accepts (`doc/protocol.txt`).
@@ -20,16 +21,13 @@ const LONGEST_KEY: usize = 250;
 const ENCODED: &AsciiSet = &CONTROLS.add(b' ').add(b'%');
 /// A lease is longer by two seconds at the server; shorter ones would be mostly that.
 pub(super) const SHORTEST_LEASE: Duration = Duration::from_secs(3);
-const OPTIONS: &[&str] = &[
-    "prefix",
-    "username",
-    "password_file",
-    "ca_file",
-    "cert_file",
-    "key_file",
-    "server_name",
-    "insecure",
-    REQUIRE_VERIFIED_TLS,
+const OPTIONS: Table = &[
+    &[of_lock(
+        "prefix",
+        Text("dlock:"),
+        "The prefix of the keys. If it is empty, the name is the exact key.",
+    )],
+    COMMON,
 ];
 
 /// A server, and how to connect to it.
@@ -43,7 +41,7 @@ pub struct Location {
 
 impl Location {
     /// Returns the options of a URL.
-    pub fn options(_: &str) -> &'static [&'static str] {
+    pub fn options(_: &str) -> Table {
         OPTIONS
     }
 
@@ -64,33 +62,12 @@ impl Location {
                 "{scheme}:// has no path: set the prefix of keys with prefix="
             )));
         }
-        let (other_scheme, tls) = match scheme {
-            "memcacheds" => ("memcached", Some(TlsSettings::default())),
-            _ => ("memcacheds", None),
-        };
-        let mut security = Security::of(url, tls, other_scheme.to_owned());
-        let mut prefix = DEFAULT_PREFIX.to_owned();
-        for (name, value) in &url.query {
-            if !OPTIONS.contains(&name.as_str()) {
-                return Err(UrlError::unknown_option(name, scheme, OPTIONS).about(name));
-            }
-            let no_tls = ": use memcacheds:// instead of memcached://";
-            if !security.set(name, value, no_tls).map_err(|error| error.about(name))? {
-                value.clone_into(&mut prefix);
-            }
-        }
-        security.check()?;
-        if security.credentials.has_password() && security.credentials.username().is_none() {
-            return Err(UrlError::new("a password without a username: Memcached requires both"));
-        }
+        let options = Options::of(url, OPTIONS)?;
+        let security = Security::of_scheme(url, &options, ["memcached", "memcacheds"])?;
+        security.credentials.check_username("Memcached")?;
         let server = Address::of(host, DEFAULT_PORT);
-        let user = security.credentials.username().map(|user| format!("{user}@")).unwrap_or_default();
-        let option = match prefix.as_str() {
-            DEFAULT_PREFIX => String::new(),
-            prefix => format!("?prefix={prefix}"),
-        };
-        let display = format!("{scheme}://{user}{server}{option}");
-        Ok(Location { server, security, prefix, display })
+        let display = format!("{scheme}://{}{server}{}", security.credentials.in_url(), options.query());
+        Ok(Location { server, security, prefix: options.get("prefix").to_owned(), display })
     }
 
     /// Returns the key of a lock: the prefix and the name, byte for byte, so that the lock of an application can be taken
@@ -106,9 +83,17 @@ impl Location {
         if is_key(&encoded) {
             return encoded;
         }
-        let digest = Sha256::digest(exact.as_bytes());
-        format!("{RESERVED}sha256:{}", hex::encode(&digest))
+        format!("{RESERVED}sha256:{}", digest(&exact))
     }
+
+    /// Returns the key of the history of a lock.
+    pub(super) fn history_key(&self, name: &LockName) -> String {
+        format!("{RESERVED}history:{}", digest(&self.key(name)))
+    }
+}
+
+fn digest(text: &str) -> String {
+    hex::encode(&Sha256::digest(text.as_bytes()))
 }
 
 #[cfg(test)]

@@ -3,8 +3,8 @@
 /// A line of a reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Line {
-    /// `HD`: it was done, and this is the CAS value of the item if that was asked for.
-    Done(Option<u64>),
+    /// `HD`: it was done, and this is what was asked of the item.
+    Done(Item),
     /// `NS`: there is an item already.
     NotStored,
     /// `EX`: the item has another CAS value.
@@ -24,9 +24,14 @@ pub(super) enum Line {
 /// An item as it was read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Item {
+    /// 0 if it was not asked for, or if the server has no CAS values.
     pub cas: u64,
     /// The time in seconds until it expires; 0 if it does not.
     pub remaining: u64,
+    /// Its size in bytes, if that was asked for.
+    pub size: u64,
+    /// The client flags, which are stored with the value, if they were asked for.
+    pub flags: u64,
     /// Empty if it is longer than anything that dlock stores.
     pub value: Vec<u8>,
 }
@@ -56,17 +61,24 @@ impl Line {
     pub fn parse(line: &str) -> Option<Line> {
         let (first, rest) = line.split_once(' ').unwrap_or((line, ""));
         let flag = |letter: char| rest.split(' ').find_map(|flag| flag.strip_prefix(letter));
-        let cas = || flag('c').and_then(|cas| cas.parse::<u64>().ok());
+        let number = |letter| flag(letter).and_then(|number| number.parse().ok());
+        let item = || Item {
+            cas: number('c').unwrap_or_default(),
+            // It is -1 without expiry.
+            remaining: number('t').unwrap_or_default(),
+            size: number('s').unwrap_or_default(),
+            flags: number('f').unwrap_or_default(),
+            value: Vec::new(),
+        };
         Some(match first {
-            "HD" => Line::Done(cas()),
+            "HD" => Line::Done(item()),
             "NS" => Line::NotStored,
             "EX" => Line::Changed,
             "NF" | "EN" => Line::Missing,
             "VA" => {
                 let length = rest.split(' ').next()?.parse().ok()?;
-                let seconds: i64 = flag('t')?.parse().ok()?;
-                let remaining = u64::try_from(seconds).unwrap_or(0);
-                Line::Item(Item { cas: cas()?, remaining, value: Vec::new() }, length)
+                number('c')?;
+                Line::Item(item(), length)
             }
             "STAT" => {
                 let (name, figure) = rest.split_once(' ')?;
@@ -89,10 +101,11 @@ mod tests {
 
     #[test]
     fn replies_are_parsed() {
-        let item = |cas, remaining| Item { cas, remaining, value: Vec::new() };
+        let item = |cas, remaining| Item { cas, remaining, ..Item::default() };
         for (line, expected) in [
-            ("HD", Line::Done(None)),
-            ("HD c7", Line::Done(Some(7))),
+            ("HD", Line::Done(Item::default())),
+            ("HD c7", Line::Done(item(7, 0))),
+            ("HD s30 t5", Line::Done(Item { size: 30, ..item(0, 5) })),
             ("NS c0", Line::NotStored),
             ("EX", Line::Changed),
             ("NF", Line::Missing),

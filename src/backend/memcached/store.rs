@@ -1,298 +1,377 @@
-//! The store of one client.
+//! The store of one client: an item for each lock that is in use.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use super::client::{Connection, unexpected};
-use super::hold::{Hold, Left};
+use super::history;
+use super::item::{get, is_foreign, ledger, set, shift};
 use super::location::Location;
-use super::reply::{Item, Line};
-use crate::backend::location::Demand;
-use crate::backend::{
-    Again, Attempt, Backend, Busy, Change, Ending, Hazard, Intent, Location as _, Loss, Outlook, Refusal,
-    Release, Renewal, Reply, StoreError,
+use super::reply::Line;
+use crate::backend::diagnosis::Diagnosis;
+use crate::backend::ledger::document::{DocumentStore, Documents, Revision, Seen, Shortcut};
+use crate::backend::ledger::waiting::{Waiting, calls};
+use crate::backend::ledger::{
+    AnyReply, Contender, Decide, Done, Ledger, Now, Observed, Purpose, Shape, Store, WaiterEntry,
 };
-use crate::lock::{Claim, Grant, LockName, Record, Token};
+use crate::backend::location::Demand;
+use crate::backend::net::closed;
+use crate::backend::{Change, Hazard, Location as _, Reply, StoreError, TryReply};
+use crate::clock::{Moment, wall_micros};
+use crate::lock::{LockName, LockState, NotedRecord};
 
-/// How much longer than a lease its item is kept. The server's clock is in whole seconds and advances about once a
-/// second, now and then by two: an item lives up to two seconds less than was asked (`clock_handler` in `memcached.c`;
-/// 1.4 s less were seen).
-const EARLY: Duration = Duration::from_secs(2);
-/// A longer time would be taken for a time since 1970.
-const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
-/// How often a change is tried anew before it is reported as a transient failure.
-const MAX_CONFLICTS: usize = 100;
+/// How far the server's clock may be behind the true time: it shows whole seconds, and advances about once a second, now
+/// and then by two (`clock_handler` in `memcached.c`; 1.4 s were seen).
+const CLOCK_LAG: Duration = Duration::from_secs(2);
 
-/// A client of a Memcached server.
+/// A client of a Memcached server. If it ends without a release, its entries end with their leases.
 pub(super) struct MemcachedStore {
     pub location: Location,
     connection: Option<Connection>,
-    /// The item that was written last over this connection: CAS values begin again when the server restarts.
-    written: Option<Written>,
+    /// How many connections there have been.
+    connections: u64,
+    /// What was read last is the item of another program.
+    is_foreign: bool,
+    /// The record that belongs to the change has been stored.
+    is_noted: bool,
+    waiting: Option<Waiting>,
+    /// The [mark] of the ledger that the waiter has seen last.
+    seen: u64,
+    /// When the first of the holders that it has seen ends.
+    due: Option<Duration>,
+    /// Since when this client has seen the waiters with these tickets called: their time to claim the lock is shorter than
+    /// the steps of the server's clock.
+    called: HashMap<u64, Moment>,
 }
 
-struct Written {
-    name: LockName,
+/// Returns a client of a location; does not connect.
+pub(super) fn contender(location: Location) -> Contender<MemcachedStore> {
+    Contender::new(MemcachedStore {
+        location,
+        connection: None,
+        connections: 0,
+        is_foreign: false,
+        is_noted: false,
+        waiting: None,
+        seen: 0,
+        due: None,
+        called: HashMap::new(),
+    })
+}
+
+/// The CAS value of an item; 0 if there is none.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Version {
     cas: u64,
-    hold: Hold,
+    /// The connection over which it was read: the values begin again when the server restarts.
+    connection: u64,
 }
 
-/// The item of a lock, as it was read or written last.
-pub(super) struct Known {
-    pub cas: u64,
-    pub hold: Option<Hold>,
-    /// The time in seconds until it expires; 0 if it does not, or if this client alone holds the lock.
-    pub remaining: u64,
+/// Returns whether the entry of a lone holder is the only one, and alive; nothing else in the ledger is at a fixed time.
+fn is_alone(seen: &Seen<Version>) -> bool {
+    let [holder] = seen.ledger.holders.as_slice() else { return false };
+    let is_alive = holder.lease_ends.is_some_and(|ends| seen.now.clock < ends);
+    seen.ledger.waiters.is_empty() && holder.kept_until.is_none() && is_alive
 }
 
-/// What a decision makes of an item, with the reply to the request.
-pub(super) enum Step<T> {
-    Leave(T),
-    Delete(T),
-    /// With this lifetime in seconds.
-    Store(Hold, u64, T),
+/// Returns the time by the server's clock; ages are too fine for it.
+fn at(clock: Duration) -> Now {
+    Now { clock, wall: wall_micros() }
 }
 
 impl MemcachedStore {
-    /// Returns a client of a location; does not connect.
-    pub fn new(location: Location) -> MemcachedStore {
-        MemcachedStore { location, connection: None, written: None }
+    fn connection(&mut self) -> Result<Connection, StoreError> {
+        self.connection.take().ok_or_else(closed)
     }
 
-    /// Sends requests over the open connection. If this fails, or is dropped halfway, the connection is discarded.
+    /// Sends requests over the open connection. If one fails, or this is dropped halfway, the connection is discarded.
     async fn exchange(&mut self, requests: &str, count: usize) -> Result<Vec<Line>, StoreError> {
-        let closed = || StoreError::unanswered("the server closed the connection");
-        let mut connection = self.connection.take().ok_or_else(closed)?;
-        let replies = connection.exchange(requests.as_bytes(), count).await?;
+        let mut connection = self.connection()?;
+        let replies = connection.exchange(requests, count).await?;
+        self.connection = Some(connection).filter(|_| !replies.last().is_some_and(Line::is_error));
+        Ok(replies)
+    }
+
+    /// Likewise, and asks the server for the time. A reply that is an error is one.
+    async fn timed(&mut self, requests: &str, count: usize) -> Result<Vec<Line>, StoreError> {
+        let mut connection = self.connection()?;
+        connection.expect_silence().await?;
+        let replies = connection.timed(requests, count).await?;
         self.connection = Some(connection);
         Ok(replies)
     }
 
-    /// Reads the item of a lock.
-    pub(super) async fn read(&mut self, key: &str) -> Result<Option<Known>, StoreError> {
-        match self.exchange(&get(key), 1).await?.pop() {
-            Some(Line::Item(item, _)) => known(&item).map(Some),
-            Some(Line::Missing) => Ok(None),
-            _ => Err(unexpected()),
+    /// Sends one request, likewise.
+    async fn ask(&mut self, request: &str) -> Result<Line, StoreError> {
+        self.timed(request, 1).await?.pop().ok_or_else(unexpected)
+    }
+
+    /// Returns the time as the server's clock shows it, as far as it is known.
+    fn clock(&self) -> Duration {
+        self.connection.as_ref().map(Connection::clock).unwrap_or_default()
+    }
+
+    /// Measures the time to claim the lock by the clock of this host.
+    fn time_calls(&mut self, ledger: &mut Ledger, now: Duration) {
+        let before = std::mem::take(&mut self.called);
+        for waiter in ledger.waiters.iter_mut().filter(|waiter| waiter.called.is_some()) {
+            let since = before.get(&waiter.ticket).copied().unwrap_or_else(Moment::now);
+            waiter.called = Some(now.saturating_sub(Moment::now() - since));
+            self.called.insert(waiter.ticket, since);
         }
     }
 
-    /// Decides on the item of a lock as it is read, and changes it if it is still that. If this client is the only member
-    /// of the hold that it wrote last, that is the first to be decided on.
-    pub(super) async fn change<T>(
-        &mut self,
-        name: &LockName,
-        token: Option<&Token>,
-        decide: impl Fn(Option<Known>) -> Step<T>,
-    ) -> Result<T, StoreError> {
-        self.connect().await?;
-        let key = self.location.key(name);
-        let is_own = |last: &Written| last.name == *name && token.is_some_and(|token| last.hold.is_of(token));
-        let mut written = self.written.take().filter(is_own);
-        for _ in 0..MAX_CONFLICTS {
-            let known = match written.take() {
-                Some(Written { cas, hold, .. }) => Some(Known { cas, hold: Some(hold), remaining: 0 }),
-                None => self.read(&key).await?,
-            };
-            let cas = known.as_ref().map_or(0, |known| known.cas);
-            let (is_done, reply) = match decide(known) {
-                Step::Leave(reply) => return Ok(reply),
-                Step::Delete(reply) => (self.delete(&key, cas).await?, reply),
-                Step::Store(hold, lifetime, reply) => (self.swap(name, cas, hold, lifetime).await?, reply),
-            };
-            if is_done {
-                return Ok(reply);
-            }
+    /// Removes the records that need not be kept.
+    async fn shorten_history(&mut self, key: &str) -> Result<(), StoreError> {
+        if let Line::Item(item, _) = self.ask(&get(key)).await? {
+            self.ask(&history::shorten(key, item.cas, &item.value)).await?;
         }
-        Err(disputed(name))
+        Ok(())
     }
 
-    /// Stores a hold if the item is still that with this CAS value, and returns whether it was.
-    async fn swap(
-        &mut self,
-        name: &LockName,
-        cas: u64,
-        hold: Hold,
-        lifetime: u64,
-    ) -> Result<bool, StoreError> {
-        let request = set(&self.location.key(name), &format!("C{cas}"), &hold, lifetime);
-        match self.exchange(&request, 1).await?.pop() {
-            Some(Line::Done(Some(cas))) => {
-                self.written = Some(Written { name: name.clone(), cas, hold });
-                Ok(true)
-            }
-            Some(Line::Changed | Line::Missing) => Ok(false),
-            _ => Err(unexpected()),
-        }
-    }
-
-    /// Deletes the item if it is still that with this CAS value, and returns whether it was.
-    async fn delete(&mut self, key: &str, cas: u64) -> Result<bool, StoreError> {
-        match self.exchange(&format!("md {key} C{cas}\r\n"), 1).await?.pop() {
-            Some(Line::Done(_)) => Ok(true),
-            Some(Line::Changed | Line::Missing) => Ok(false),
-            _ => Err(unexpected()),
-        }
-    }
-
-    async fn claim(&mut self, claim: &Claim) -> Result<Attempt, StoreError> {
-        self.connect().await?;
-        let key = self.location.key(&claim.name);
-        let lease = claim.ttl.max(claim.min_hold);
-        let granted =
-            Attempt::Granted(Grant { fencing: None, lease: Some(claim.ttl), slot: None, undated: None });
-        for _ in 0..MAX_CONFLICTS {
-            let found = match claim.requires_outer_hold {
-                true => self.read(&key).await?,
-                false => {
-                    // The holder is read in the same round trip.
-                    let hold = Hold::of(claim);
-                    let requests = set(&key, "ME", &hold, lifetime(lease, &hold, 0)) + &get(&key);
-                    match self.exchange(&requests, 2).await?.as_slice() {
-                        [Line::Done(Some(cas)), _] => {
-                            self.written = Some(Written { name: claim.name.clone(), cas: *cas, hold });
-                            return Ok(granted);
-                        }
-                        [Line::NotStored, Line::Item(item, _)] => Some(known(item)?),
-                        // It has just expired.
-                        [Line::NotStored, Line::Missing] => continue,
-                        _ => return Err(unexpected()),
-                    }
-                }
-            };
-            match found {
-                // The reply to an earlier attempt was lost, or this process runs inside the hold.
-                Some(Known { cas, hold: Some(mut hold), remaining })
-                    if hold.has(&claim.token) || hold.is_around(claim) =>
-                {
-                    hold.enter(claim);
-                    let lifetime = lifetime(lease, &hold, remaining);
-                    if self.swap(&claim.name, cas, hold, lifetime).await? {
-                        return Ok(granted);
-                    }
-                }
-                _ if claim.requires_outer_hold => return Ok(Attempt::Refused(Refusal::OuterLost)),
-                Some(known) => return Ok(Attempt::Busy(busy(&known))),
-                None => {}
-            }
-        }
-        Err(disputed(&claim.name))
-    }
-
-    pub(super) fn refused<'a, T: 'a>(&self, demand: Demand) -> Reply<'a, Result<T, StoreError>> {
+    fn refused<'a, T: 'a>(&self, demand: Demand) -> TryReply<'a, T> {
         let why = self.location.refuses(demand).unwrap_or_default();
         Box::pin(async move { Err(StoreError::Config(why.to_owned())) })
     }
 }
 
-fn get(key: &str) -> String {
-    format!("mg {key} c t v\r\n")
-}
+impl DocumentStore for MemcachedStore {
+    type Version = Version;
 
-fn set(key: &str, flag: &str, hold: &Hold, lifetime: u64) -> String {
-    let value = hold.to_json();
-    format!("ms {key} {} {flag} T{lifetime} c\r\n{value}\r\n", value.len())
-}
-
-/// Returns the lifetime in seconds of an item that is to last for this long, and no shorter than it does for the others
-/// in the hold.
-fn lifetime(lease: Duration, hold: &Hold, remaining: u64) -> u64 {
-    let own = (lease + EARLY).min(LONGEST).as_millis().div_ceil(1000) as u64;
-    if hold.has_others() { own.max(remaining) } else { own }
-}
-
-/// Decides on a renewal. A change of the item since is for instance a revocation: the token decides.
-fn extend(known: Option<Known>, claim: &Claim, rest: Duration) -> Step<Renewal> {
-    let Some(known) = known else { return Step::Leave(Renewal::Lost(Loss::Gone)) };
-    let Some(mut hold) = known.hold.filter(|hold| hold.has(&claim.token)) else {
-        return Step::Leave(Renewal::Lost(Loss::Taken));
-    };
-    hold.enter(claim);
-    let held = Renewal::Held { lease: Some(claim.ttl), revoked: hold.revoked.clone() };
-    let lifetime = lifetime(claim.ttl.max(rest), &hold, known.remaining);
-    Step::Store(hold, lifetime, held)
-}
-
-/// Decides on a release.
-fn give_up(known: Option<Known>, claim: &Claim, rest: Duration) -> Step<Release> {
-    let Some(Known { hold: Some(mut hold), remaining, .. }) = known else {
-        return Step::Leave(Release::NotHeld);
-    };
-    if !hold.has(&claim.token) {
-        return Step::Leave(Release::NotHeld);
+    async fn load(
+        &mut self,
+        name: &LockName,
+        _: &Purpose,
+        shortcut: &Shortcut,
+        known: Option<&Seen<Version>>,
+    ) -> Result<Seen<Version>, StoreError> {
+        let key = self.location.key(name);
+        let known = known.filter(|seen| seen.version.connection == self.connections && is_alone(seen));
+        let sent = Moment::now();
+        let now = at(self.connection.as_ref().map(Connection::now).unwrap_or_default());
+        let first = match shortcut {
+            Shortcut::None => None,
+            Shortcut::TakeIfIdle(_) => Some((Ledger::default(), "ME".to_owned())),
+            Shortcut::Touch(..) => known.map(|seen| (seen.ledger.clone(), format!("C{}", seen.version.cas))),
+        };
+        let mut requests = String::new();
+        let first = first.map(|(mut ledger, flag)| {
+            shortcut.apply(&mut ledger, Now { clock: now.clock + CLOCK_LAG, ..now });
+            // Only the server knows what its clock shows when it stores this.
+            let mut stored = ledger.clone();
+            shift(&mut stored, |end| end.saturating_sub(now.clock));
+            requests = set(&key, &flag, &stored);
+            ledger
+        });
+        let mut lines = self.timed(&(requests + &get(&key)), 1 + usize::from(first.is_some())).await?;
+        let clock = self.clock();
+        let item = lines.pop();
+        self.is_foreign = false;
+        let (ledger, cas, now) = match (first, lines.pop(), item) {
+            (Some(ledger), Some(Line::Done(stored)), _) => {
+                self.waiting = None;
+                (ledger, stored.cas, now)
+            }
+            (_, None | Some(Line::NotStored | Line::Changed | Line::Missing), Some(Line::Item(item, _))) => {
+                let mut ledger = ledger(&item, clock)?;
+                self.is_foreign = is_foreign(&item);
+                // There is no queue behind another program: a ledger would have to take the place of its item.
+                self.waiting = self.waiting.take().filter(|_| !self.is_foreign);
+                self.time_calls(&mut ledger, clock);
+                (ledger, item.cas, at(clock))
+            }
+            (_, None | Some(Line::NotStored | Line::Changed | Line::Missing), Some(Line::Missing)) => {
+                (Ledger::default(), 0, at(clock))
+            }
+            _ => return Err(unexpected()),
+        };
+        self.due = ledger.holders.iter().filter_map(|holder| holder.lease_ends.max(holder.kept_until)).min();
+        let version = Version { cas, connection: self.connections };
+        Ok(Seen { ledger, version, now, sent, occupants: None })
     }
-    match hold.leave(&claim.token, rest) {
-        Left::Nothing => Step::Delete(Release::Released),
-        Left::Others => Step::Store(hold, remaining, Release::Released),
-        Left::Rest(left) => {
-            let lifetime = lifetime(left, &hold, remaining);
-            Step::Store(hold, lifetime, if rest.is_zero() { Release::Released } else { Release::Kept })
+
+    fn is_subscribed(&self, name: &LockName, waiter: &WaiterEntry) -> bool {
+        self.waiting.as_ref().is_some_and(|waiting| waiting.is(name, waiter.ticket))
+    }
+
+    fn is_notified(&self) -> bool {
+        !self.is_foreign
+    }
+
+    async fn swap(
+        &mut self,
+        name: &LockName,
+        _: &Purpose,
+        Version { cas, connection }: Version,
+        revision: Revision<'_>,
+    ) -> Result<Option<Version>, StoreError> {
+        if connection != self.connections {
+            return Ok(None);
+        }
+        let (key, history_key) = (self.location.key(name), self.location.history_key(name));
+        // The history is in an item of its own.
+        let noted = revision.ledger.history.iter().filter(|noted| !revision.before.history.contains(noted));
+        let noted: Vec<NotedRecord> = noted.cloned().collect();
+        let [mut before, mut ledger] = [revision.before.clone(), revision.ledger.clone()];
+        (before.history, ledger.history) = Default::default();
+        let is_changed = before != ledger;
+        let mut requests = match (cas, ledger.is_idle()) {
+            // The item of another program is not replaced.
+            _ if !is_changed || (self.is_foreign && !ledger.is_idle()) => String::new(),
+            (0, true) => String::new(),
+            (0, false) => set(&key, "ME", &ledger),
+            (cas, true) => format!("md {key} C{cas}\r\n"),
+            (cas, false) => set(&key, &format!("C{cas}"), &ledger),
+        };
+        let mut count = usize::from(!requests.is_empty());
+        let is_stored = count == 1;
+        if !noted.is_empty() && !self.is_noted {
+            let (append, replies) = history::append(&history_key, &noted);
+            requests += &append;
+            count += replies;
+            self.is_noted = true;
+        }
+        let mut replies = self.exchange(&requests, count).await?.into_iter();
+        let stored = match replies.next().filter(|_| is_stored) {
+            None => cas,
+            Some(Line::Done(item)) => item.cas,
+            Some(Line::NotStored | Line::Changed | Line::Missing) => return Ok(None),
+            Some(line) => return Err(line.into_error()),
+        };
+        Waiting::note(&mut self.waiting, name, revision.effect, &calls(&ledger));
+        if let Some(Line::Done(item)) = replies.last()
+            && item.size > history::LONG
+        {
+            // The change is made all the same.
+            let _ = self.shorten_history(&history_key).await;
+        }
+        Ok(Some(Version { cas: stored, connection }))
+    }
+
+    fn clock_lag(&self) -> Duration {
+        CLOCK_LAG
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.is_foreign
+    }
+}
+
+/// The driver of items: that of documents, with the history in an item of its own.
+#[derive(Default)]
+pub(super) struct Items(Documents<Version>);
+
+impl Shape<MemcachedStore> for Items {
+    async fn change(
+        &mut self,
+        store: &mut MemcachedStore,
+        name: &LockName,
+        purpose: Purpose,
+        decide: Decide,
+    ) -> Result<Done<AnyReply>, StoreError> {
+        store.connect().await?;
+        store.is_noted = false;
+        self.0.change(store, name, purpose, decide).await
+    }
+
+    async fn read(
+        &mut self,
+        store: &mut MemcachedStore,
+        names: &[LockName],
+        view: impl Fn(&LockName, &Ledger, &dyn Observed) -> LockState + Send + 'static,
+    ) -> Result<(u64, Vec<LockState>), StoreError> {
+        store.connect().await?;
+        let (now_ms, mut locks) = self.0.read(store, names, view).await?;
+        for holder in locks.iter_mut().flat_map(|lock| &mut lock.holders) {
+            holder.immortal = holder.remaining.is_none();
+        }
+        Ok((now_ms, locks))
+    }
+
+    async fn history(
+        &mut self,
+        store: &mut MemcachedStore,
+        name: &LockName,
+    ) -> Result<Vec<NotedRecord>, StoreError> {
+        store.connect().await?;
+        match store.ask(&get(&store.location.history_key(name))).await? {
+            Line::Item(item, _) => Ok(history::kept(&item.value).into_iter().rev().collect()),
+            Line::Missing => Ok(Vec::new()),
+            _ => Err(unexpected()),
         }
     }
 }
 
-fn known(item: &Item) -> Result<Known, StoreError> {
-    let hold = Hold::parse(&item.value);
-    let hold = hold.map_err(|error| StoreError::Config(format!("its item was {error}")))?;
-    Ok(Known { cas: item.cas, hold, remaining: item.remaining })
-}
+impl Store for MemcachedStore {
+    type Shape = Items;
 
-fn busy(known: &Known) -> Busy {
-    let holders = known.holders(None);
-    Busy { holders, more: 0, position: None, promised: false, again: Again::Poll }
-}
-
-/// The item is changed too often by others.
-fn disputed(name: &LockName) -> StoreError {
-    let reason = format!("{name}: too many other clients change the item of this lock at the same time");
-    StoreError::Unavailable { reason, maybe_applied: false, outlook: Outlook::Transient }
-}
-
-impl Backend for MemcachedStore {
     fn display(&self) -> &str {
         self.location.display()
     }
 
-    fn connect(&mut self) -> Reply<'_, Result<(), StoreError>> {
+    fn connect(&mut self) -> TryReply<'_, ()> {
         Box::pin(async {
             if self.connection.is_none() {
-                self.written = None;
                 self.connection = Some(Connection::open(&self.location).await?);
+                self.connections += 1;
             }
             Ok(())
         })
     }
 
-    fn try_acquire<'a>(&'a mut self, claim: &'a Claim, _: Intent) -> Reply<'a, Result<Attempt, StoreError>> {
-        Box::pin(self.claim(claim))
+    fn list(&mut self) -> TryReply<'_, Vec<LockName>> {
+        self.refused(Demand::List)
     }
 
-    fn renew<'a>(&'a mut self, claim: &'a Claim, rest: Duration) -> Reply<'a, Result<Renewal, StoreError>> {
-        Box::pin(self.change(&claim.name, Some(&claim.token), move |known| extend(known, claim, rest)))
-    }
-
-    fn release<'a>(
-        &'a mut self,
-        claim: &'a Claim,
-        rest: Duration,
-        _: Ending<'a>,
-    ) -> Reply<'a, Result<Release, StoreError>> {
-        Box::pin(self.change(&claim.name, Some(&claim.token), move |known| give_up(known, claim, rest)))
-    }
-
-    fn record<'a>(&'a mut self, _: &'a LockName, _: &'a Record) -> Reply<'a, Result<(), StoreError>> {
-        self.refused(Demand::History)
-    }
-
-    fn hazard(&self) -> Option<Hazard> {
-        Some(Hazard::Forgetful)
+    fn list_with_history(&mut self) -> TryReply<'_, Vec<LockName>> {
+        self.refused(Demand::List)
     }
 
     fn changed(&mut self) -> Reply<'_, Change> {
         Box::pin(async {
+            while let Some(waiting) = &self.waiting {
+                waiting.pause().await;
+                let (key, is_next) = (self.location.key(&waiting.name), waiting.is_next());
+                let reply = self.ask(&format!("mg {key} f\r\n")).await;
+                // The clock has steps of a second: how long that will take cannot be told in advance.
+                let clock = self.clock();
+                if is_next && self.due.take_if(|due| *due <= clock).is_some() {
+                    return Change::OurTurn;
+                }
+                let calls = match reply {
+                    Ok(Line::Done(item)) if item.flags == self.seen => continue,
+                    Ok(Line::Done(_)) => match self.ask(&get(&key)).await {
+                        Ok(Line::Item(item, _)) => {
+                            self.seen = item.flags;
+                            Ledger::parse(&item.value).ok().map(|ledger| calls(&ledger))
+                        }
+                        Ok(Line::Missing) => None,
+                        _ => return Change::Disconnected,
+                    },
+                    Ok(Line::Missing) => None,
+                    _ => return Change::Disconnected,
+                };
+                let change = self.waiting.as_mut().and_then(|waiting| waiting.change(calls.as_deref()));
+                if let Some(change) = change {
+                    return change;
+                }
+            }
             let Some(connection) = &mut self.connection else { return std::future::pending().await };
             connection.ended().await;
             self.connection = None;
             Change::Disconnected
         })
+    }
+
+    fn examine<'a>(&'a mut self, diagnosis: &'a Diagnosis) -> TryReply<'a, ()> {
+        Box::pin(self.examine_server(diagnosis))
+    }
+
+    fn has_fencing_tokens(&self) -> bool {
+        false
+    }
+
+    fn hazard(&self) -> Option<Hazard> {
+        Some(Hazard::Forgetful)
     }
 }

@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use super::connection::{Connection, is_mariadb};
 use super::errors;
-use super::gate::{GetLock, Recipe};
 use super::location::Location;
 use super::packet::malformed;
 use super::proxy;
-use super::reply::{Failure, Outcome, Row, number};
+use super::recipe::{GetLock, Recipe};
+use super::reply::{Failure, QueryResult, Row, number};
 use super::stand_in::{self, StandIn};
 use super::table::quoted;
-use super::waiting::Waiting;
 use crate::backend::StoreError;
+use crate::backend::ledger::waiting::Waiting;
 use crate::backend::sql::TABLE;
 use crate::clock::Moment;
 
@@ -145,7 +145,7 @@ impl Client {
         };
         let sql = format!("{SETTINGS}{IDLE_LIMIT}; SELECT CONNECTION_ID(), @@GLOBAL.read_only; {cluster}");
         let kinds = stand_in::kinds(&self.location.recipe);
-        let outcomes = match self.location.recipe {
+        let results = match self.location.recipe {
             Recipe::Table | Recipe::ShedLock(_) => connection.query(&format!("{sql}; {kinds}")).await,
             Recipe::Session(GetLock) => {
                 let database = quoted(&self.location.database);
@@ -154,12 +154,12 @@ impl Client {
                         self.denied = errors::missing_right(&failure);
                         connection.query(&sql).await
                     }
-                    outcomes => outcomes,
+                    results => results,
                 }
             }
         }?;
-        let rows = |outcome: usize| match outcomes.get(outcome) {
-            Some(Outcome::Rows(rows)) => rows.as_slice(),
+        let rows = |result: usize| match results.get(result) {
+            Some(QueryResult::Rows(rows)) => rows.as_slice(),
             _ => &[],
         };
         self.cluster = match is_mariadb(&connection.version) {
@@ -182,7 +182,7 @@ impl Client {
         }
         self.has_tables = false;
         if self.denied.is_none() {
-            self.note_kinds(outcomes.last())?;
+            self.note_kinds(results.last())?;
         }
         self.session += 1;
         self.connection = Some(connection);
@@ -193,8 +193,8 @@ impl Client {
     ///
     /// # Errors
     /// One is something else.
-    fn note_kinds(&mut self, kinds: Option<&Outcome>) -> Result<(), StoreError> {
-        let Some(Outcome::Rows(kinds)) = kinds else { return Err(malformed()) };
+    fn note_kinds(&mut self, kinds: Option<&QueryResult>) -> Result<(), StoreError> {
+        let Some(QueryResult::Rows(kinds)) = kinds else { return Err(malformed()) };
         self.stand_in = StandIn::among(kinds);
         self.has_tables = kinds.len() == stand_in::tables(&self.location.recipe).len();
         match &self.stand_in {
@@ -246,7 +246,7 @@ impl Client {
     ///
     /// # Errors
     /// One of them failed, or the server did not reply.
-    pub(super) async fn query(&mut self, sql: &str) -> Result<Vec<Outcome>, Failure> {
+    pub(super) async fn query(&mut self, sql: &str) -> Result<Vec<QueryResult>, Failure> {
         for _ in 0..DEADLOCKS {
             match self.query_once(sql).await {
                 Err(failure) if errors::is_deadlock(&failure) => {}
@@ -256,7 +256,7 @@ impl Client {
         self.query_once(sql).await
     }
 
-    async fn query_once(&mut self, sql: &str) -> Result<Vec<Outcome>, Failure> {
+    async fn query_once(&mut self, sql: &str) -> Result<Vec<QueryResult>, Failure> {
         self.connect().await?;
         // Until they are there, anything may appear under their names.
         if !self.has_tables && self.denied.is_none() {
@@ -278,7 +278,7 @@ impl Client {
         self.location.recipe.session().is_some() && self.denied.is_none()
     }
 
-    async fn send(&mut self, sql: &str) -> Result<Vec<Outcome>, Failure> {
+    async fn send(&mut self, sql: &str) -> Result<Vec<QueryResult>, Failure> {
         let connection = self.connection.as_mut().ok_or_else(|| StoreError::unreachable("not connected"))?;
         self.sent = Moment::now();
         connection.query(sql).await
@@ -292,7 +292,7 @@ impl Client {
         let connection = self.connection.as_mut().filter(|connection| connection.is_usable());
         let connection = connection.ok_or_else(|| StoreError::unreachable("not connected"))?;
         match connection.watch(sql).await?.pop() {
-            Some(Outcome::Rows(rows)) => Ok(rows),
+            Some(QueryResult::Rows(rows)) => Ok(rows),
             _ => Err(malformed().into()),
         }
     }
@@ -303,7 +303,7 @@ impl Client {
     /// As of [`Client::query`].
     pub(super) async fn rows(&mut self, sql: &str) -> Result<Vec<Row>, Failure> {
         match self.query(sql).await?.pop() {
-            Some(Outcome::Rows(rows)) => Ok(rows),
+            Some(QueryResult::Rows(rows)) => Ok(rows),
             _ => Err(malformed().into()),
         }
     }
@@ -346,9 +346,9 @@ fn is_on(row: &Row) -> bool {
 ///
 /// # Errors
 /// The server is read-only: writes before this answer may be missing on the new primary.
-pub(super) fn still_primary(outcomes: &mut Vec<Outcome>) -> Result<(), StoreError> {
-    match outcomes.pop() {
-        Some(Outcome::Rows(rows)) if rows.len() == 1 => match rows.iter().any(is_on) {
+pub(super) fn still_primary(results: &mut Vec<QueryResult>) -> Result<(), StoreError> {
+    match results.pop() {
+        Some(QueryResult::Rows(rows)) if rows.len() == 1 => match rows.iter().any(is_on) {
             true => Err(errors::demoted()),
             false => Ok(()),
         },

@@ -1,11 +1,11 @@
 //! One connection to a server: login, with TLS if the URL says so, and statements in text form. It is never reopened in
 //! silence: a statement that fails with it is not repeated.
 
-use std::future::ready;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 
 use super::authentication::Privacy;
@@ -15,8 +15,8 @@ use super::packet::{
     self, ERROR, Greeting, HEADER, LONGEST, LONGEST_LOGIN, LONGEST_REPLY, ServerError, capability, not_mysql,
     too_long,
 };
-use super::reply::{Failure, Outcome, Reply};
-use crate::backend::net::{self, BoundedStream, Protocol, Session, Socket};
+use super::reply::{Failure, QueryResult, Reply};
+use crate::backend::net::{self, BoundedStream, FramedStream, Protocol, Session, Socket};
 use crate::backend::{StoreError, io_text};
 
 /// The request that carries SQL.
@@ -25,14 +25,9 @@ const QUERY: u8 = 3;
 /// 10.0.2, a session has one lock of `GET_LOCK` at most.
 const OLDEST_MYSQL: (u32, u32, u32) = (5, 7, 5);
 const OLDEST_MARIADB: (u32, u32, u32) = (10, 2, 0);
-/// How much is read at once.
-const CHUNK: usize = 16 << 10;
 
 pub(super) struct Connection {
-    stream: BoundedStream,
-    received: Vec<u8>,
-    /// How much of it belongs to packets that were read.
-    taken: usize,
+    stream: FramedStream,
     /// How many bytes the server may still send.
     allowance: usize,
     /// The number of the next packet.
@@ -114,18 +109,15 @@ impl Connection {
                 BoundedStream::unix(unix)
             }
         };
-        let (received, reply) = (Vec::new(), None);
         let mut connection = Connection {
-            stream,
-            received,
-            taken: 0,
+            stream: FramedStream::new(stream),
             allowance: LONGEST_LOGIN,
             number,
             privacy,
             has_tls,
             thread: greeting.thread,
             version,
-            reply,
+            reply: None,
             is_usable: false,
             kept: None,
         };
@@ -146,7 +138,7 @@ impl Connection {
     /// There are too many open files.
     pub(super) fn keep(&mut self, lease: Duration) -> io::Result<()> {
         if self.kept.is_none() {
-            self.kept = Some(self.stream.duplicate()?);
+            self.kept = Some(self.stream.stream().duplicate()?);
         }
         if let Some(socket) = self.kept() {
             net::outlast(socket, lease);
@@ -184,7 +176,7 @@ impl Connection {
 
     /// Returns when the server's certificate expires, as the time since 1970; `None` without TLS.
     pub(super) fn certificate_end(&self) -> Option<std::time::Duration> {
-        self.stream.certificate_end()
+        self.stream.stream().certificate_end()
     }
 
     /// Sends statements in one request, and returns the result of each of them.
@@ -192,7 +184,7 @@ impl Connection {
     /// # Errors
     /// One of them failed, or the connection is broken. It is unusable then, and after the future was dropped, unless
     /// the session is kept.
-    pub(super) async fn query(&mut self, sql: &str) -> Result<Vec<Outcome>, Failure> {
+    pub(super) async fn query(&mut self, sql: &str) -> Result<Vec<QueryResult>, Failure> {
         self.is_usable = self.kept.is_some();
         if self.reply.is_some() {
             // What was found out is not needed any more.
@@ -215,7 +207,7 @@ impl Connection {
     ///
     /// # Errors
     /// As of [`Connection::query`].
-    pub(super) async fn watch(&mut self, sql: &str) -> Result<Vec<Outcome>, Failure> {
+    pub(super) async fn watch(&mut self, sql: &str) -> Result<Vec<QueryResult>, Failure> {
         if self.reply.is_none() {
             self.is_usable = false;
             self.request(sql).await?;
@@ -239,29 +231,24 @@ impl Connection {
 
     /// Fails if something has come that was not requested: it would be taken for the reply to the next request.
     async fn expect_silence(&mut self) -> Result<(), StoreError> {
-        let packet = tokio::select! {
-            biased;
-            packet = self.packet() => Some(packet?),
-            () = ready(()) => None,
-        };
-        match packet {
+        match self.packet().now_or_never().transpose()? {
             // Why the server ends the connection.
             Some(packet) if packet.first() == Some(&ERROR) => {
                 Err(errors::meaning(&ServerError::parse(&packet)?))
             }
-            None if self.taken == self.received.len() => Ok(()),
-            _ => Err(StoreError::unanswered("the server sent more than was requested")),
+            None if self.stream.is_drained() => Ok(()),
+            _ => Err(net::unrequested()),
         }
     }
 
     /// Reads the rest of a reply. If the future is dropped, nothing is lost.
-    async fn reply(&mut self) -> Result<Vec<Outcome>, Failure> {
+    async fn reply(&mut self) -> Result<Vec<QueryResult>, Failure> {
         loop {
             let packet = self.packet().await?;
             let reply = self.reply.get_or_insert_default();
             match reply.add(&packet) {
                 Ok(true) => {}
-                Ok(false) => return Ok(self.reply.take().unwrap_or_default().outcomes),
+                Ok(false) => return Ok(self.reply.take().unwrap_or_default().results),
                 Err(failure) => {
                     self.reply = None;
                     return Err(failure);
@@ -285,40 +272,23 @@ impl Connection {
                 Ok(packet) if packet.first() == Some(&ERROR) => {
                     Err(errors::meaning(&ServerError::parse(&packet)?))
                 }
-                _ => Err(self.broken(&error)),
+                _ => Err(error),
             },
         }
     }
 
     /// Returns the next packet.
     pub(super) async fn packet(&mut self) -> Result<Vec<u8>, StoreError> {
-        loop {
-            let left = &self.received[self.taken..];
-            if let Some(header) = left.first_chunk::<HEADER>() {
-                let (size, number) = (HEADER + packet::length(*header), header[3]);
-                // As soon as it is announced.
-                let allowance = self.allowance.checked_sub(size).ok_or_else(too_long)?;
-                if let Some(packet) = left.get(HEADER..size) {
-                    let packet = packet.to_vec();
-                    (self.taken, self.allowance) = (self.taken + size, allowance);
-                    self.number = number.wrapping_add(1);
-                    return Ok(packet);
-                }
-            }
-            self.received.drain(..self.taken);
-            self.taken = 0;
-            self.stream.refill(CHUNK);
-            self.received.reserve(CHUNK);
-            match self.stream.read_buf(&mut self.received).await {
-                Ok(0) => return Err(self.broken(&io::ErrorKind::UnexpectedEof.into())),
-                Ok(_) => {}
-                Err(error) => return Err(self.broken(&error)),
-            }
-        }
-    }
-
-    fn broken(&self, error: &io::Error) -> StoreError {
-        self.stream.refusal().unwrap_or_else(|| closed(error))
+        let left = self.allowance;
+        // As soon as it is announced.
+        let length = |header| match packet::length(header) {
+            length if HEADER + length <= left => Ok(length),
+            _ => Err(too_long()),
+        };
+        let (header, packet) = self.stream.frame(length).await?;
+        self.allowance = left - HEADER - packet.len();
+        self.number = header[3].wrapping_add(1);
+        Ok(packet)
     }
 }
 
@@ -327,24 +297,17 @@ async fn first_packet(stream: &mut (impl AsyncRead + Unpin)) -> Result<Vec<u8>, 
     /// Of a greeting, or of an error in its place.
     const LONGEST_GREETING: usize = 4096;
     let mut header = [0; HEADER];
-    stream.read_exact(&mut header).await.map_err(|error| closed(&error))?;
+    stream.read_exact(&mut header).await.map_err(|error| net::broken(&error))?;
     let length = packet::length(header);
     if length == 0 || length > LONGEST_GREETING || header[3] != 0 {
         return Err(not_mysql());
     }
     let mut packet = vec![0; length];
-    stream.read_exact(&mut packet).await.map_err(|error| closed(&error))?;
+    stream.read_exact(&mut packet).await.map_err(|error| net::broken(&error))?;
     Ok(packet)
 }
 
 /// Returns whether this is a version of MariaDB.
 pub(super) fn is_mariadb(version: &str) -> bool {
     version.contains("MariaDB")
-}
-
-fn closed(error: &io::Error) -> StoreError {
-    StoreError::unanswered(match error.kind() {
-        io::ErrorKind::UnexpectedEof => "the server closed the connection".to_owned(),
-        _ => io_text(error),
-    })
 }

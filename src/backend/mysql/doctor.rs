@@ -1,25 +1,20 @@
 //! `dlock doctor`: checks the server, the table, and a scratch lock.
 
+use std::slice::from_ref;
+
 use super::connection::Connection;
 use super::errors;
 use super::get_lock::who_holds;
 use super::location::{Encryption, Location};
-use super::reply::Failure;
+use super::reply::{Failure, number};
 use super::store::{MysqlStore, contender};
 use super::table::literal;
 use crate::backend::StoreError;
-use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question, remedy_of};
-use crate::backend::net::reachability::{self, Remedies};
-use crate::backend::net::{Protocol, Session};
+use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question, one_ttl, remedy_of};
+use crate::backend::net::Protocol;
+use crate::backend::net::reachability::{self, Remedies, Server, Servers};
 use crate::backend::race;
 use crate::backend::sql::{COLUMNS, TABLE};
-
-const NO_LOCK: &str = "no lock can be taken: dlock run ends with";
-const LEASE_CLOCK: &str = "the server's, in steps of 1us; the lock of a crashed holder is free at most one --ttl (30s unless \
-                           set) after its last renewal";
-
-const SESSION_CLOCK: &str = "the server's, in steps of 1s; the lock of a crashed holder is free when its connection ends, at \
-                             most one --ttl (30s unless set) after its last renewal";
 
 const VERIFY: &str =
     "use ssl_mode=verify_ca with ca_file=, the authority of the server (MySQL: ca.pem in its data directory)";
@@ -34,6 +29,9 @@ const REMEDIES: Remedies = Remedies {
     client_certificate: "name a certificate by cert_file= and its key by key_file=, of an authority that the server knows \
                          (ssl_ca)",
     plain_text: "configure TLS on the server, and use ssl_mode=verify_identity, or use a tunnel",
+    login: "check the user and password: in the URL, password_file=, MYSQL_PWD or ~/.my.cnf",
+    unusable: ("protocol", "change the URL, or the configuration of the server"),
+    unavailable: ("protocol", "check that the server runs, and see its log"),
 };
 
 impl MysqlStore {
@@ -45,29 +43,19 @@ impl MysqlStore {
         let location = self.client.location.clone();
         // The configured files are read first: the server is not contacted if they cannot be used.
         let password = location.security.credentials.password()?.filter(|password| !password.is_empty());
-        let session = Session::of(location.security.tls.as_ref(), &location.address)?;
-        for finding in reachability::secret_files(&location.security) {
-            diagnosis.found(finding);
-        }
-        let (socket, peer) = match reachability::reach(&location.address, &REMEDIES, diagnosis).await {
-            Ok(reached) => reached,
-            Err(finding) => {
-                diagnosis.found(finding);
-                return Ok(());
+        let (addresses, security) = (from_ref(&location.address), &location.security);
+        let servers = Servers { addresses, security, remedies: &REMEDIES, fewer: "" };
+        let log_in = async |mut server: Server<'_>| {
+            let (socket, peer) = server.reach().await?;
+            let begin = Connection::over(socket, server.session.take(), &location);
+            let connection = server.log_in("authentication", begin).await;
+            if security.take_exposure() {
+                diagnosis.found(exposed());
             }
+            Ok((connection?, peer))
         };
-        diagnosis.begin("authentication");
-        let begin = Connection::over(socket, session, &location);
-        let connection = Protocol::MySql.exchange(&location.address, &location.security, begin).await;
-        if location.security.take_exposure() {
-            diagnosis.found(exposed());
-        }
-        let connection = match connection {
-            Ok(connection) => connection,
-            Err(error) => {
-                diagnosis.found(refused(&error));
-                return Ok(());
-            }
+        let Some((_, (connection, peer))) = servers.log_in(diagnosis, log_in).await?.pop() else {
+            return Ok(());
         };
         match connection.is_encrypted() {
             true if location.encryption != Encryption::Verified => {
@@ -93,26 +81,15 @@ impl MysqlStore {
         diagnosis.begin("primary");
         let thread = connection.thread;
         if let Err(error) = self.client.begin(connection).await {
-            diagnosis.found(match error {
-                StoreError::Unavailable { .. } => Finding::problem(
-                    "primary",
-                    error.to_string(),
-                    format!("{NO_LOCK} 69, or keeps trying with --retry"),
-                    "name the primary",
-                ),
-                _ if self.client.stand_in.is_some() => Finding::problem(
+            let (check, remedy) = match error {
+                StoreError::Unavailable { .. } => ("primary", "name the primary"),
+                _ if self.client.stand_in.is_some() => (
                     "table",
-                    error.to_string(),
-                    format!("{NO_LOCK} 78"),
                     "find out who has created it, drop it, and run what dlock doctor --policy prints",
                 ),
-                _ => Finding::problem(
-                    "version",
-                    error.to_string(),
-                    format!("{NO_LOCK} 78"),
-                    "use another server",
-                ),
-            });
+                _ => ("version", "use another server"),
+            };
+            diagnosis.found(Finding::refusal(check, &error, remedy));
             return Ok(());
         }
         diagnosis.found(Finding::ok("version", self.client.version().to_owned()));
@@ -131,8 +108,14 @@ impl MysqlStore {
                 }
             }
             None => {
-                let clock = if self.client.has_user_lock() { SESSION_CLOCK } else { LEASE_CLOCK };
-                diagnosis.answer(Question::LeaseClock, Answer::new("server", clock));
+                let session = || {
+                    let ttl = one_ttl();
+                    let clock = "the server's, in steps of 1s; the lock of a crashed holder is free when its connection ends";
+                    Answer::new("server", format!("{clock}, {ttl} after its last renewal"))
+                };
+                let has_user_lock = self.client.has_user_lock();
+                let clock = if has_user_lock { session() } else { Answer::lease_of_server("1us") };
+                diagnosis.answer(Question::LeaseClock, clock);
             }
         }
         self.latency(diagnosis).await?;
@@ -144,7 +127,9 @@ impl MysqlStore {
             return Ok(());
         }
         let key = literal(location.key(&name));
-        Ok(self.client.query(&format!("DELETE FROM {TABLE} WHERE name = {key}")).await.map(drop)?)
+        // Only a user who may delete can remove it. It is free in any case.
+        let _ = self.client.query(&format!("DELETE FROM {TABLE} WHERE name = {key}")).await;
+        Ok(())
     }
 
     fn cluster(&self, diagnosis: &Diagnosis) {
@@ -185,20 +170,17 @@ impl MysqlStore {
     async fn table(&mut self, diagnosis: &Diagnosis) -> Result<bool, StoreError> {
         diagnosis.begin("table");
         if let Some(why) = self.client.why_no_ledgers() {
-            diagnosis.found(without_table(why));
+            diagnosis.found(without_table(why, diagnosis));
             return Ok(true);
         }
-        let mut sql = format!("SELECT name, ends_at, calls, {COLUMNS} FROM {TABLE} LIMIT 0");
-        if self.client.has_user_lock() {
-            // Without these rights, the locks do without the table.
-            sql.push_str(&format!(
-                "; UPDATE {TABLE} SET version = version WHERE FALSE; INSERT INTO {TABLE} SELECT * FROM {TABLE} WHERE FALSE"
-            ));
-        }
+        let sql = format!(
+            "SELECT name, ends_at, calls, {COLUMNS} FROM {TABLE} LIMIT 0; UPDATE {TABLE} SET version = version WHERE FALSE; \
+             INSERT INTO {TABLE} SELECT * FROM {TABLE} WHERE FALSE"
+        );
         let checked = match self.client.query(&sql).await {
             Err(failure) if errors::is_table_missing(&failure) => {
                 match self.client.query(&not_created()).await {
-                    Err(failure) if errors::is_duplicate_column(&failure) => {
+                    Err(failure) if errors::is_duplicate_column(&failure) && !diagnosis.creates() => {
                         diagnosis.found(Finding::missing_table(&TABLE));
                         return Ok(false);
                     }
@@ -210,16 +192,16 @@ impl MysqlStore {
         };
         if let Err(error) = checked {
             if let Some(why) = self.client.why_no_ledgers() {
-                diagnosis.found(without_table(why));
+                diagnosis.found(without_table(why, diagnosis));
                 return Ok(true);
             }
             let error = StoreError::from(error);
-            let (code, remedy) = match error {
-                StoreError::Config(_) => (78, "rename that table, or use another database"),
-                _ => (77, "run what dlock doctor --policy prints"),
+            let remedy = match error {
+                StoreError::Config(_) => "rename that table, or use another database",
+                StoreError::Denied(_) => "run what dlock doctor --policy prints",
+                _ => remedy_of(&error),
             };
-            let found = error.to_string();
-            diagnosis.found(Finding::problem("table", found, format!("{NO_LOCK} {code}"), remedy));
+            diagnosis.found(Finding::refusal("table", &error, remedy));
             return Ok(false);
         }
         let engine = format!(
@@ -266,15 +248,12 @@ impl MysqlStore {
         let answer = match (&wrong, cluster) {
             (_, Some(why)) => Answer::new("yes", why),
             (Some(wrong), None) => Answer::new("yes", format!("by a crash of the server's host: {wrong}")),
-            (None, None) if has_log => Answer::new(
-                "yes",
-                "by a fail-over to a replica that has not received it: replication is asynchronous, also with a \
-                 semi-synchronous replica that is late; not if no replica ever takes over",
-            ),
-            (None, None) => Answer::new(
-                "no",
-                "only if its row is removed by hand, or the server loses its disk; it has no replicas (log_bin is off)",
-            ),
+            (None, None) => {
+                let replication =
+                    "replication is asynchronous, also with a semi-synchronous replica that is late";
+                let replicas = if has_log { self.replicas().await } else { Some(0) };
+                Answer::loss_of_row(replicas, replication)
+            }
         };
         diagnosis.answer(Question::Loss, answer);
         diagnosis.found(match wrong {
@@ -287,6 +266,16 @@ impl MysqlStore {
             ),
         });
         Ok(())
+    }
+
+    /// Returns how many replicas are connected. MySQL tells only users with REPLICATION SLAVE.
+    async fn replicas(&mut self) -> Option<u64> {
+        match self.client.is_mariadb() {
+            true => {
+                number(self.client.rows("SHOW GLOBAL STATUS LIKE 'Slaves_connected'").await.ok()?.first()?, 1)
+            }
+            false => self.client.rows("SHOW REPLICAS").await.ok().map(|rows| rows.len() as u64),
+        }
     }
 
     /// Checks whether a proxy answers in place of the server. The table works through it, whatever connection of the
@@ -353,26 +342,12 @@ fn exposed() -> Finding {
     )
 }
 
-/// Returns the finding for a user that cannot have the table.
-fn without_table(why: String) -> Finding {
-    Finding::warning(
-        "table",
-        why,
-        "locks are exclusive only, and have no fencing tokens",
-        "run what dlock doctor --policy prints",
-    )
-}
-
-/// Returns the finding for a connection that was refused.
-fn refused(error: &StoreError) -> Finding {
-    let (check, remedy) = match error {
-        StoreError::Denied(_) => (
-            "authentication",
-            "check the user and password: in the URL, password_file=, MYSQL_PWD or ~/.my.cnf",
-        ),
-        StoreError::OtherServer { .. } => ("protocol", remedy_of(error)),
-        StoreError::Config(_) => ("protocol", "change the URL, or the configuration of the server"),
-        StoreError::Unavailable { .. } => ("protocol", "check that the server runs, and see its log"),
-    };
-    Finding::refusal(check, error, remedy)
+/// Returns the finding for a user that cannot have the table, which is a problem if it was to be created.
+fn without_table(why: String, diagnosis: &Diagnosis) -> Finding {
+    let consequence = "locks are exclusive only, and have no fencing tokens";
+    let remedy = "run what dlock doctor --policy prints";
+    match diagnosis.creates() {
+        true => Finding::problem("table", why, consequence, remedy),
+        false => Finding::warning("table", why, consequence, remedy),
+    }
 }

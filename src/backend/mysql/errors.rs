@@ -2,7 +2,7 @@
 //! <https://mariadb.com/docs/server/reference/error-codes>).
 
 use super::packet::ServerError;
-use super::reply::{Failure, Outcome};
+use super::reply::{Failure, QueryResult};
 use crate::backend::sql::TABLE;
 use crate::backend::{Outlook, StoreError};
 use crate::secret;
@@ -147,7 +147,7 @@ pub(super) fn meaning(error: &ServerError) -> StoreError {
 }
 
 /// Returns the result of statements, with what it means that the table has other columns.
-pub(super) fn checked(result: Result<Vec<Outcome>, Failure>) -> Result<Vec<Outcome>, Failure> {
+pub(super) fn checked(result: Result<Vec<QueryResult>, Failure>) -> Result<Vec<QueryResult>, Failure> {
     result.map_err(|failure| match is_table_different(&failure) {
         false => failure,
         true => {

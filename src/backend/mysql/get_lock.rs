@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use super::client::{Client, IDLE_LIMIT, READ_ONLY, still_primary};
 use super::packet::malformed;
 use super::proxy;
-use super::reply::{Failure, Outcome, Row, number, text};
+use super::reply::{Failure, QueryResult, Row, number, text};
 use super::table::literal;
 use crate::backend::ledger::{GateMode, Occupant, Purpose};
 use crate::backend::sql::SessionLock;
@@ -30,12 +30,10 @@ const DIGEST: &str = "dlock-sha256-";
 /// The length of the digest in bytes.
 const DIGEST_BYTES: usize = 20;
 
-/// The gates that a client has passed, and what it has seen of one.
+/// The gates that a client has passed.
 #[derive(Default)]
 pub(super) struct Gates {
     passages: Vec<Passage>,
-    /// Who holds a lock, as read together with its row: the own connection, and that of the holder.
-    seen: Option<(LockName, u64, Option<u64>)>,
 }
 
 struct Passage {
@@ -111,29 +109,42 @@ pub(super) fn who_holds(user_lock: &str) -> String {
 ///
 /// # Errors
 /// The server is a replica now.
-pub(super) fn holder_in(outcomes: &mut Vec<Outcome>) -> Result<Row, StoreError> {
-    still_primary(outcomes)?;
-    match outcomes.pop() {
-        Some(Outcome::Rows(mut rows)) if rows.len() == 1 => Ok(rows.remove(0)),
+pub(super) fn holder_in(results: &mut Vec<QueryResult>) -> Result<Row, StoreError> {
+    still_primary(results)?;
+    match results.pop() {
+        Some(QueryResult::Rows(mut rows)) if rows.len() == 1 => Ok(rows.remove(0)),
         _ => Err(malformed()),
     }
 }
 
 impl Gates {
-    /// Notes the answer, until the gate of this lock is observed. A gate that another session holds is not ours.
-    pub(super) fn note_holder(
+    /// Returns who is in the gate by the answer of the server. A gate that another session holds is not ours.
+    ///
+    /// # Errors
+    /// The server could not be queried.
+    pub(super) async fn occupants(
         &mut self,
-        client: &Client,
+        client: &mut Client,
         name: &LockName,
+        purpose: &Purpose,
         answer: &Row,
-    ) -> Result<(), StoreError> {
+    ) -> Result<Vec<Occupant>, StoreError> {
         let own = number(answer, 0).ok_or_else(malformed)?;
         let holder = number(answer, 1);
         if own != client.id || holder != Some(own) {
             self.passages.retain(|passage| passage.name != *name);
         }
-        self.seen = Some((name.clone(), own, holder));
-        Ok(())
+        let Some(holder) = holder else { return Ok(Vec::new()) };
+        let hint = match purpose {
+            Purpose::Operate if holder != own => Some(client.describe_connection(holder).await?),
+            _ => None,
+        };
+        let holder = Occupant {
+            identity: Some((holder, 0)),
+            mode: GateMode::Exclusive,
+            holder: Holder { hint, ..Holder::default() },
+        };
+        Ok(vec![holder])
     }
 }
 
@@ -152,22 +163,9 @@ impl SessionLock<Client> for Gates {
         name: &LockName,
         purpose: &Purpose,
     ) -> Result<Vec<Occupant>, StoreError> {
-        if self.seen.as_ref().is_none_or(|(of, ..)| of != name) {
-            let sql = who_holds(&client.user_lock(name).await?);
-            let answer = holder_in(&mut client.query(&sql).await?)?;
-            self.note_holder(client, name, &answer)?;
-        }
-        let Some((_, own, Some(holder))) = self.seen.take() else { return Ok(Vec::new()) };
-        let hint = match purpose {
-            Purpose::Operate if holder != own => Some(client.describe_connection(holder).await?),
-            _ => None,
-        };
-        let holder = Occupant {
-            identity: Some((holder, 0)),
-            mode: GateMode::Exclusive,
-            holder: Holder { hint, ..Holder::default() },
-        };
-        Ok(vec![holder])
+        let sql = who_holds(&client.user_lock(name).await?);
+        let answer = holder_in(&mut client.query(&sql).await?)?;
+        self.occupants(client, name, purpose, &answer).await
     }
 
     /// The server then ends the session when it has received no request for as long as the lease
@@ -190,7 +188,11 @@ impl SessionLock<Client> for Gates {
         match number(row, 1) {
             Some(1) => {}
             Some(_) => return Ok(false),
-            None => return Err(StoreError::unanswered("GET_LOCK has failed on the server")),
+            None => {
+                return Err(StoreError::unanswered(
+                    "the server returned NULL from GET_LOCK: it failed there",
+                ));
+            }
         }
         if let Err(error) = client.keep(claim.ttl) {
             client.disconnect();

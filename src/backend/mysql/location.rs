@@ -1,39 +1,38 @@
 //! The location of a table of locks, parsed from a URL without contacting the server.
 
 use super::authentication::Privacy;
-use super::gate::{GetLock, Recipe};
 use super::option_file::ClientOptions;
-use crate::backend::net::{Address, Security, TlsSettings};
-use crate::backend::sql::Choice;
-use crate::backend::url::{Environment, REQUIRE_VERIFIED_TLS, Url, UrlError};
+use super::recipe::{GetLock, Recipe};
+use crate::backend::net::{Address, COMMON, Credentials, Security, TlsSettings};
+use crate::backend::options::Value::{File, Switch, Text, Word};
+use crate::backend::options::{Options, Table, UrlOption, of_access, of_lock, synonym, words};
+use crate::backend::shedlock::Clock;
+use crate::backend::url::{Environment, Url, UrlError, encoded};
 use crate::lock::LockName;
 
 const DEFAULT_PORT: u16 = 3306;
 const PASSWORD_VARIABLE: &str = "MYSQL_PWD";
-const OPTIONS: &[&str] = &[
-    "recipe",
-    "clock",
-    "zone",
-    "prefix",
-    "socket",
-    "single_writer",
-    "username",
-    "password_file",
-    "ssl_mode",
-    "ca_file",
-    "cert_file",
-    "key_file",
-    "server_name",
-    "insecure",
-    REQUIRE_VERIFIED_TLS,
-    "ssl_ca",
-    "ssl_cert",
-    "ssl_key",
+const OWN: &[UrlOption] = &[
+    of_lock("socket", File, "The Unix socket of the server, in place of a host."),
+    of_lock("recipe", Word("table", &["table", "get_lock", "shedlock"]), "What a lock is, besides its row."),
+    of_lock("clock", Clock::OPTION, "The clock of the other programs with `recipe=shedlock`."),
+    of_lock("zone", Text(""), "Their time zone with `clock=jvm-zone`."),
+    of_lock("prefix", Text(""), "A prefix for the names of locks."),
+    of_access("single_writer", Switch, "Accept a node of a Galera cluster."),
+    of_access("ssl_mode", Word("preferred", &words(&MODES)), "Whether a connection uses TLS."),
+    synonym("ssl_ca", "ca_file"),
+    synonym("ssl_cert", "cert_file"),
+    synonym("ssl_key", "key_file"),
 ];
-/// The names that the clients of MySQL and MariaDB have for these options.
-const SYNONYMS: [(&str, &str); 3] =
-    [("ssl_ca", "ca_file"), ("ssl_cert", "cert_file"), ("ssl_key", "key_file")];
-
+const OPTIONS: Table = &[OWN, COMMON];
+/// The values of `ssl_mode`.
+const MODES: [(&str, Encryption); 5] = [
+    ("disabled", Encryption::Disabled),
+    ("preferred", Encryption::Preferred),
+    ("required", Encryption::Required),
+    (VERIFY_CA, Encryption::Verified),
+    ("verify_identity", Encryption::Verified),
+];
 /// Accepts a certificate of the authority in `ca_file`, whatever its name is: those that MySQL makes have none.
 const VERIFY_CA: &str = "verify_ca";
 
@@ -51,18 +50,6 @@ pub(super) enum Encryption {
 }
 
 impl Encryption {
-    fn parse(mode: &str) -> Result<Encryption, UrlError> {
-        match mode.to_ascii_lowercase().as_str() {
-            "disabled" => Ok(Encryption::Disabled),
-            "preferred" => Ok(Encryption::Preferred),
-            "required" => Ok(Encryption::Required),
-            VERIFY_CA | "verify_identity" => Ok(Encryption::Verified),
-            _ => Err(UrlError::new(format!(
-                "unknown ssl_mode '{mode}' (known: disabled, preferred, required, verify_ca, verify_identity)"
-            ))),
-        }
-    }
-
     /// Returns who may read what is sent over a connection with TLS.
     pub(super) fn privacy(self) -> Privacy {
         match self {
@@ -90,7 +77,7 @@ pub struct Location {
 
 impl Location {
     /// Returns the options of a URL.
-    pub fn options(_scheme: &str) -> &'static [&'static str] {
+    pub fn options(_scheme: &str) -> Table {
         OPTIONS
     }
 
@@ -101,11 +88,10 @@ impl Location {
     pub fn from_url(url: &Url, environment: Environment<'_>) -> Result<Location, UrlError> {
         let scheme = url.scheme.as_str();
         let example = format!("such as {scheme}://user@host/database");
-        let option = |name: &str| url.query.iter().find(|(option, _)| option == name).map(|(_, value)| value);
-        let address = match (&url.hosts[..], option("socket")) {
+        let mut options = Options::of(url, OPTIONS)?;
+        let address = match (&url.hosts[..], options.path("socket")) {
             ([host], None) => Address::of(host, DEFAULT_PORT),
-            ([], Some(path)) if path.starts_with('/') => Address::Socket(path.into()),
-            ([], Some(_)) => return Err(UrlError::new("socket= takes an absolute path").about("socket")),
+            ([], Some(path)) => Address::Socket(path),
             (_, Some(_)) => {
                 return Err(
                     UrlError::new(format!("{scheme}:// takes a host or socket=, not both")).about("socket")
@@ -122,61 +108,47 @@ impl Location {
         if database.is_empty() || database.contains('/') {
             return Err(UrlError::new(format!("{scheme}:// takes a database, {example}")));
         }
-        let tls_files = ["ca_file", "cert_file", "key_file", "server_name", "ssl_ca", "ssl_cert", "ssl_key"];
-        let encryption = match option("ssl_mode") {
-            Some(mode) => Encryption::parse(mode).map_err(|error| error.about("ssl_mode"))?,
-            None if tls_files.iter().any(|file| option(file).is_some()) => Encryption::Verified,
-            None if option("insecure").is_some() => Encryption::Required,
-            None => Encryption::Preferred,
+        let has = |name: &str| options.given(name).is_some();
+        let encryption = if has("ssl_mode") {
+            options.word("ssl_mode", &MODES)
+        } else if ["ca_file", "cert_file", "key_file", "server_name"].into_iter().any(has) {
+            Encryption::Verified
+        } else if has("insecure") {
+            Encryption::Required
+        } else {
+            Encryption::Preferred
         };
-        let any_name = option("ssl_mode").is_some_and(|mode| mode.eq_ignore_ascii_case(VERIFY_CA));
+        let is_insecure = has("insecure");
         let tls = (encryption != Encryption::Disabled).then(|| TlsSettings {
             insecure: encryption != Encryption::Verified,
-            any_name,
+            any_name: options.get("ssl_mode") == VERIFY_CA,
             ..TlsSettings::default()
         });
-        let [recipe, clock, zone] = ["recipe", "clock", "zone"].map(|name| option(name).map(String::as_str));
-        let choice = Choice { recipe, clock, zone };
-        let mut location = Location {
-            address,
-            security: Security::of(url, tls, scheme.to_owned()),
-            encryption,
-            database: database.to_owned(),
-            prefix: String::new(),
-            recipe: Recipe::of(&choice, "get_lock", &[], || Ok(GetLock))?,
-            has_single_writer: false,
-            is_insecure: false,
-            display: String::new(),
-        };
-        for (name, value) in &url.query {
-            location.set(scheme, name, value).map_err(|error| error.about(name))?;
-        }
-        location.encryption = match (&location.security.tls, location.encryption) {
+        let no_tls = ": use another ssl_mode= than disabled";
+        let mut security = Security::new(url, &options, tls, scheme.to_owned(), no_tls)?;
+        authenticate(&mut security.credentials, environment)?;
+        let encryption = match (&security.tls, encryption) {
             (Some(tls), _) if !tls.insecure => Encryption::Verified,
             (Some(_), Encryption::Verified) => Encryption::Required,
             (_, encryption) => encryption,
         };
-        location.is_insecure = option("insecure").is_some();
-        location.authenticate(environment)?;
-        location.display = location.describe(scheme);
-        Ok(location)
-    }
-
-    fn set(&mut self, scheme: &str, name: &str, value: &str) -> Result<(), UrlError> {
-        if !OPTIONS.contains(&name) {
-            return Err(UrlError::unknown_option(name, scheme, OPTIONS));
-        }
-        let synonym = SYNONYMS.iter().find(|(theirs, _)| *theirs == name).map_or(name, |(_, ours)| ours);
-        if self.security.set(synonym, value, ": use another ssl_mode= than disabled")? {
-            return Ok(());
-        }
-        match (name, value) {
-            ("recipe" | "clock" | "zone" | "socket" | "ssl_mode", _) => {}
-            ("prefix", _) => value.clone_into(&mut self.prefix),
-            ("single_writer", "yes") => self.has_single_writer = true,
-            _ => return Err(UrlError::new(format!("{name}= is yes, not '{value}'"))),
-        }
-        Ok(())
+        let recipe = Recipe::of(&mut options, "get_lock", &[], |_| Ok(GetLock))?;
+        let host = match &address {
+            Address::Tcp(host) => host.to_string(),
+            Address::Socket(_) => String::new(),
+        };
+        let user = security.credentials.in_url();
+        Ok(Location {
+            address,
+            encryption,
+            database: database.to_owned(),
+            prefix: options.get("prefix").to_owned(),
+            recipe,
+            has_single_writer: options.switch("single_writer").unwrap_or_default(),
+            is_insecure,
+            display: format!("{scheme}://{user}{host}/{}{}", encoded(database), options.query()),
+            security,
+        })
     }
 
     /// Returns why the server is not verified.
@@ -186,34 +158,6 @@ impl Location {
             Encryption::Preferred => "ssl_mode=preferred",
             _ => "ssl_mode=required",
         }
-    }
-
-    /// Completes the user and the password. Some users have none.
-    fn authenticate(&mut self, environment: Environment<'_>) -> Result<(), UrlError> {
-        let file = ClientOptions::read(environment("HOME"))?;
-        let credentials = &mut self.security.credentials;
-        if let (None, Some(user)) = (credentials.username(), &file.user) {
-            credentials.set_username(user);
-        }
-        credentials.set_default_password(environment(PASSWORD_VARIABLE).or(file.password));
-        self.security.check()
-    }
-
-    /// Returns the URL without secrets and without default values.
-    fn describe(&self, scheme: &str) -> String {
-        let user = self.security.credentials.username().map(|user| format!("{user}@")).unwrap_or_default();
-        let (host, socket) = match &self.address {
-            Address::Tcp(_) => (self.address.to_string(), None),
-            Address::Socket(path) => (String::new(), Some(format!("socket={}", path.display()))),
-        };
-        let prefix = (!self.prefix.is_empty()).then(|| format!("prefix={}", self.prefix));
-        let options: Vec<String> = socket
-            .into_iter()
-            .chain(self.recipe.options(|_| "recipe=get_lock".to_owned()))
-            .chain(prefix)
-            .collect();
-        let mark = if options.is_empty() { "" } else { "?" };
-        format!("{scheme}://{user}{host}/{}{mark}{}", self.database, options.join("&"))
     }
 
     /// Returns the database that a login names: a gate needs none, and is open to users without one.
@@ -228,4 +172,14 @@ impl Location {
     pub(super) fn key(&self, name: &LockName) -> Vec<u8> {
         [self.prefix.as_bytes(), name.as_str().as_bytes()].concat()
     }
+}
+
+/// Completes the user and the password. Some users have none.
+fn authenticate(credentials: &mut Credentials, environment: Environment<'_>) -> Result<(), UrlError> {
+    let file = ClientOptions::read(environment("HOME"))?;
+    if let (None, Some(user)) = (credentials.username(), &file.user) {
+        credentials.set_username(user);
+    }
+    credentials.set_default_password(environment(PASSWORD_VARIABLE).or(file.password));
+    Ok(())
 }

@@ -1,7 +1,7 @@
 //! The table and the rights that dlock needs, as the statements that create and grant them.
 
-use super::gate::Recipe;
 use super::location::Location;
+use super::recipe::Recipe;
 use super::table::{create, quoted};
 use crate::backend::location::Policy;
 use crate::backend::shedlock::{self, Dialect};

@@ -4,7 +4,7 @@
 use super::connection::Connection;
 use super::location::Location;
 use super::packet::malformed;
-use super::reply::{Failure, Outcome, number};
+use super::reply::{Failure, QueryResult, number};
 use super::table::literal;
 use crate::backend::StoreError;
 use crate::random;
@@ -54,9 +54,9 @@ async fn ask(
     expression: &str,
 ) -> Result<(Option<u64>, Option<u64>), StoreError> {
     // With another column, so that no proxy answers in place of the server.
-    let outcomes = connection.query(&format!("{before}SELECT CONNECTION_ID(), {expression}")).await;
-    let outcomes = outcomes.map_err(|failure: Failure| StoreError::from(failure))?;
-    let Some(Outcome::Rows(rows)) = outcomes.last() else { return Err(malformed()) };
+    let results = connection.query(&format!("{before}SELECT CONNECTION_ID(), {expression}")).await;
+    let results = results.map_err(|failure: Failure| StoreError::from(failure))?;
+    let Some(QueryResult::Rows(rows)) = results.last() else { return Err(malformed()) };
     let row = rows.first().ok_or_else(malformed)?;
     Ok((number(row, 0), number(row, 1)))
 }

@@ -12,7 +12,7 @@ const MOST_RESULTS: usize = 100;
 
 /// The result of one statement.
 #[derive(Debug)]
-pub(super) enum Outcome {
+pub(super) enum QueryResult {
     /// The number of rows that the change applied to.
     Changed(u64),
     /// What was selected.
@@ -50,7 +50,7 @@ impl From<StoreError> for Failure {
 /// The part of a reply that was read.
 #[derive(Default)]
 pub(super) struct Reply {
-    pub(super) outcomes: Vec<Outcome>,
+    pub(super) results: Vec<QueryResult>,
     part: Part,
     memory: usize,
 }
@@ -78,7 +78,7 @@ impl Reply {
             (Part::Begin, _) => match packet.first() {
                 Some(&OK) => {
                     let (rows, has_more) = packet::parse_ok(packet)?;
-                    return self.finish(Outcome::Changed(rows), has_more);
+                    return self.finish(QueryResult::Changed(rows), has_more);
                 }
                 // dlock never loads a file: a server that asks for one is after it.
                 Some(&LOCAL_FILE) | None => return Err(malformed().into()),
@@ -93,7 +93,7 @@ impl Reply {
             }
             (Part::Columns(..), Some(_)) => return Err(malformed().into()),
             (Part::Rows(rows, _), Some(has_more)) => {
-                return self.finish(Outcome::Rows(rows), has_more);
+                return self.finish(QueryResult::Rows(rows), has_more);
             }
             (Part::Rows(mut rows, columns), None) => {
                 let mut reader = Reader(packet);
@@ -117,9 +117,9 @@ impl Reply {
         }
     }
 
-    fn finish(&mut self, outcome: Outcome, has_more: bool) -> Result<bool, Failure> {
-        self.outcomes.push(outcome);
-        match self.outcomes.len() > MOST_RESULTS {
+    fn finish(&mut self, result: QueryResult, has_more: bool) -> Result<bool, Failure> {
+        self.results.push(result);
+        match self.results.len() > MOST_RESULTS {
             true => Err(too_long().into()),
             false => Ok(has_more),
         }

@@ -2,7 +2,7 @@
 
 use super::client::{Client, READ_ONLY, still_primary};
 use super::errors;
-use super::reply::{Outcome, text};
+use super::reply::{QueryResult, text};
 use crate::backend::StoreError;
 use crate::backend::shedlock::{Database, Dialect, Row, TABLE, missing, other_shape};
 
@@ -10,16 +10,16 @@ impl Database for Client {
     const DIALECT: Dialect = Dialect::Mysql;
 
     async fn run(&mut self, sql: &str) -> Result<Vec<Row>, StoreError> {
-        let outcomes = self.query(&format!("{sql}; {READ_ONLY}")).await.and_then(|mut outcomes| {
-            still_primary(&mut outcomes)?;
-            Ok(outcomes)
+        let results = self.query(&format!("{sql}; {READ_ONLY}")).await.and_then(|mut results| {
+            still_primary(&mut results)?;
+            Ok(results)
         });
-        match outcomes {
-            Ok(mut outcomes) => Ok(match outcomes.pop() {
-                Some(Outcome::Rows(rows)) => {
+        match results {
+            Ok(mut results) => Ok(match results.pop() {
+                Some(QueryResult::Rows(rows)) => {
                     rows.iter().map(|row| (0..row.len()).map(|column| text(row, column)).collect()).collect()
                 }
-                Some(Outcome::Changed(rows)) => (0..rows).map(|_| Row::new()).collect(),
+                Some(QueryResult::Changed(rows)) => (0..rows).map(|_| Row::new()).collect(),
                 None => Vec::new(),
             }),
             Err(failure) if errors::is_table_missing(&failure) => {

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use super::gate::Recipe;
+use super::recipe::Recipe;
 use super::reply::{self, Row};
 use super::table::literal;
 use crate::backend::{shedlock, sql};

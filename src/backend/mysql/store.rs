@@ -6,17 +6,15 @@ use futures_util::future::pending;
 
 use super::client::{Client, READ_ONLY, still_primary};
 use super::errors::{self, checked};
-use super::gate::Recipe;
 use super::get_lock::{Gates, holder_in, who_holds};
 use super::location::Location;
 use super::packet::malformed;
-use super::reply::{Failure, Outcome};
+use super::reply::{Failure, QueryResult};
 use super::table::{NOW, TIME, create, insert, literal, read_row, take_if_idle, touch, update};
-use super::waiting::{Turn, Waiting, calls};
 use crate::backend::diagnosis::Diagnosis;
 use crate::backend::ledger::document::{Revision, Shortcut};
-use crate::backend::ledger::{Contender, Effect, GateLifetime, WaiterEntry};
-use crate::backend::shedlock::{self, Database as _, Dialect};
+use crate::backend::ledger::waiting::{Waiting, calls};
+use crate::backend::ledger::{Contender, GateLifetime, Purpose, WaiterEntry};
 use crate::backend::sql::{self, COLUMNS, Names, Reading, RowStore, TABLE, Taken, Values};
 use crate::backend::{Change, Hazard, Location as _, StoreError};
 use crate::clock::Moment;
@@ -41,10 +39,6 @@ impl Client {
         literal(self.location.key(name))
     }
 
-    fn is_waiting(&self, name: &LockName, ticket: u64) -> bool {
-        self.waiting.as_ref().is_some_and(|waiting| waiting.name == *name && waiting.ticket == ticket)
-    }
-
     /// Creates the table, if the user may do that.
     ///
     /// # Errors
@@ -65,7 +59,7 @@ impl Client {
     }
 
     /// Sends statements about the table, which is created if it is missing.
-    pub(super) async fn on_locks(&mut self, sql: &str) -> Result<Vec<Outcome>, Failure> {
+    pub(super) async fn on_locks(&mut self, sql: &str) -> Result<Vec<QueryResult>, Failure> {
         match self.query(sql).await {
             Err(failure) if errors::is_table_missing(&failure) => {
                 self.create_table().await?;
@@ -100,6 +94,7 @@ impl sql::Client for Client {
         &mut self,
         session: &mut Gates,
         name: &LockName,
+        purpose: &Purpose,
         shortcut: &Shortcut,
     ) -> Result<Option<Reading>, StoreError> {
         let key = self.key(name);
@@ -119,7 +114,7 @@ impl sql::Client for Client {
             "SET {TIME} = {NOW}; {first}SELECT {TIME}, {COLUMNS} FROM (SELECT 1) AS one LEFT JOIN {TABLE} ON name = {key}{gate}; \
              {READ_ONLY}"
         );
-        let outcomes = match shortcut {
+        let results = match shortcut {
             // To read a lock does not create the table.
             Shortcut::None => match self.query(&sql).await {
                 Err(failure) if errors::is_table_missing(&failure) => {
@@ -129,21 +124,27 @@ impl sql::Client for Client {
                     self.note_missing_right(&failure);
                     checked(Err(failure))
                 }
-                outcomes => outcomes,
+                results => results,
             },
             _ => self.on_locks(&sql).await,
         };
-        let mut outcomes = match outcomes {
+        let mut results = match results {
             Err(_) if self.denied.is_some() => return Ok(None),
-            outcomes => outcomes?,
+            results => results?,
         };
-        still_primary(&mut outcomes)?;
-        if self.has_user_lock() {
-            let answer = holder_in(&mut outcomes)?;
-            session.note_holder(self, name, &answer)?;
-        }
-        match outcomes.last() {
-            Some(Outcome::Rows(rows)) => rows.first().and_then(read_row).map(Some).ok_or_else(malformed),
+        still_primary(&mut results)?;
+        let occupants = match self.has_user_lock() {
+            true => {
+                let answer = holder_in(&mut results)?;
+                Some(session.occupants(self, name, purpose, &answer).await?)
+            }
+            false => None,
+        };
+        match results.last() {
+            Some(QueryResult::Rows(rows)) => {
+                let (time, row) = rows.first().and_then(read_row).ok_or_else(malformed)?;
+                Ok(Some(Reading { time, row, occupants }))
+            }
             _ => Err(malformed()),
         }
     }
@@ -152,19 +153,19 @@ impl sql::Client for Client {
         &mut self,
         name: &LockName,
         version: u64,
-        first: u64,
         revision: &Revision<'_>,
     ) -> Result<Option<u64>, StoreError> {
         let (key, values) = (self.key(name), Values::of(revision.ledger));
         let calls = calls(revision.ledger);
         let (sql, version) = match version {
-            0 => (insert(&key, first, &values, &calls), first),
+            // A row that is created anew after its deletion has a higher version.
+            0 => (insert(&key, revision.now.wall, &values, &calls), revision.now.wall),
             version => (update(&key, version, &values, &calls), version + 1),
         };
         match self.on_locks(&format!("{sql}; {READ_ONLY}")).await {
-            Ok(mut outcomes) => {
-                still_primary(&mut outcomes)?;
-                if !matches!(outcomes.last(), Some(Outcome::Changed(1))) {
+            Ok(mut results) => {
+                still_primary(&mut results)?;
+                if !matches!(results.last(), Some(QueryResult::Changed(1))) {
                     return Ok(None);
                 }
             }
@@ -173,21 +174,14 @@ impl sql::Client for Client {
             Err(_) if self.denied.is_some() => return Ok(None),
             Err(failure) => return Err(failure.into()),
         }
-        match revision.effect {
-            Effect::Wait(ticket) if self.is_waiting(name, ticket) => {}
-            Effect::Wait(ticket) => {
-                self.waiting = Some(Waiting { name: name.clone(), ticket, reported: Turn::Later });
-            }
-            Effect::Hold(_) | Effect::Leave | Effect::Free => self.waiting = None,
-            Effect::None => {}
-        }
+        Waiting::note(&mut self.waiting, name, revision.effect, &calls);
         Ok(Some(version))
     }
 
     async fn names(&mut self, which: Names) -> Result<Vec<LockName>, StoreError> {
         let condition = match which {
             Names::Used => format!("ends_at > {NOW}"),
-            Names::Recorded => "outcomes <> '[]'".to_owned(),
+            Names::WithHistory => "outcomes <> '[]'".to_owned(),
         };
         let prefix = self.location.prefix.clone();
         let length = prefix.len();
@@ -201,14 +195,14 @@ impl sql::Client for Client {
             return Err(StoreError::Config(why));
         }
         let rows = match checked(self.query(&sql).await) {
-            Ok(mut outcomes) => outcomes.pop(),
+            Ok(mut results) => results.pop(),
             Err(failure) if errors::is_table_missing(&failure) => None,
             Err(failure) => {
                 self.note_missing_right(&failure);
                 return Err(self.why_no_ledgers().map_or_else(|| failure.into(), StoreError::Config));
             }
         };
-        let Some(Outcome::Rows(rows)) = rows else { return Ok(Vec::new()) };
+        let Some(QueryResult::Rows(rows)) = rows else { return Ok(Vec::new()) };
         let names = rows.into_iter().filter_map(|row| String::from_utf8(row.into_iter().next()??).ok());
         Ok(names.filter_map(|name| LockName::new(&name).ok()).collect())
     }
@@ -218,7 +212,7 @@ impl sql::Client for Client {
     }
 
     fn is_subscribed(&self, name: &LockName, waiter: &WaiterEntry) -> bool {
-        self.is_waiting(name, waiter.ticket)
+        self.waiting.as_ref().is_some_and(|waiting| waiting.is(name, waiter.ticket))
     }
 
     async fn changed(&mut self) -> Change {
@@ -231,8 +225,8 @@ impl sql::Client for Client {
         while let Some(waiting) = &self.waiting {
             waiting.pause().await;
             let Ok(rows) = self.watch(&sql).await else { return Change::Disconnected };
-            let calls = rows.first().and_then(|row| row.first()?.as_deref());
-            let change = self.waiting.as_mut().and_then(|waiting| waiting.change(calls));
+            let calls = rows.first().and_then(|row| row.first()?.as_deref()).map(String::from_utf8_lossy);
+            let change = self.waiting.as_mut().and_then(|waiting| waiting.change(calls.as_deref()));
             if let Some(change) = change {
                 return change;
             }
@@ -242,13 +236,6 @@ impl sql::Client for Client {
 
     fn gate_lifetime(&self) -> Option<GateLifetime> {
         self.location.recipe.gate_lifetime()
-    }
-
-    async fn init(&mut self) -> Result<(), StoreError> {
-        if let Recipe::ShedLock(_) = self.location.recipe {
-            self.run(&Dialect::Mysql.create_table(shedlock::TABLE)).await?;
-        }
-        self.create_table().await
     }
 
     async fn examine(store: &mut MysqlStore, diagnosis: &Diagnosis) -> Result<(), StoreError> {

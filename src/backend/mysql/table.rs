@@ -105,7 +105,7 @@ fn columns(values: &Values, calls: &str) -> [(&'static str, String); 9] {
         ("leases", literal(&values.leases)),
         ("entries", literal(&values.entries)),
         ("success", success),
-        ("outcomes", literal(&values.outcomes)),
+        ("outcomes", literal(&values.history)),
         ("calls", literal(calls)),
     ]
 }
@@ -124,7 +124,7 @@ pub(super) fn read_row(row: &reply::Row) -> Option<(u64, Option<Row>)> {
         leases: text(6)?,
         entries: text(7)?,
         success: text(8),
-        outcomes: text(9)?,
+        history: text(9)?,
     };
     Some((now, Some(row)))
 }

@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::backend::url::{Url, UrlError};
+use crate::backend::options::Options;
+use crate::backend::url::{Url, UrlError, encoded_username};
 use crate::backend::{StoreError, io_text};
 use crate::{input, secret};
 
@@ -25,23 +26,42 @@ enum Password {
 }
 
 impl Credentials {
-    /// Returns the credentials before the `@` of a URL.
-    pub fn of(url: &Url) -> Credentials {
-        Credentials { username: url.username.clone(), password: url.password.clone().map(Password::Text) }
+    /// Returns the credentials in the options of a URL, or else those before its `@`.
+    pub(super) fn of(url: &Url, options: &Options) -> Credentials {
+        let Credentials { username, password } = Credentials::named(options, "username", "password_file");
+        Credentials {
+            username: username.or_else(|| url.username.clone()),
+            password: password.or_else(|| url.password.clone().map(Password::Text)),
+        }
+    }
+
+    /// Returns the credentials in these two options of a URL.
+    pub fn named(options: &Options, username: &str, password_file: &str) -> Credentials {
+        Credentials {
+            username: options.given(username).map(str::to_owned),
+            password: options.path(password_file).map(Password::File),
+        }
+    }
+
+    /// Returns the username as in a URL: before an `@`, or nothing.
+    pub fn in_url(&self) -> String {
+        self.username.as_ref().map(|user| format!("{}@", encoded_username(user))).unwrap_or_default()
+    }
+
+    /// Checks that a password has a username; `store` is what requires both.
+    ///
+    /// # Errors
+    /// It has none.
+    pub fn check_username(&self, store: &str) -> Result<(), UrlError> {
+        match self.password.is_some() && self.username.is_none() {
+            true => Err(UrlError::new(format!("a password without a username: {store} requires both"))),
+            false => Ok(()),
+        }
     }
 
     /// Sets the username.
     pub fn set_username(&mut self, username: &str) {
         self.username = Some(username.to_owned());
-    }
-
-    /// Sets a file that contains the password; `option` is the URL option that names it.
-    ///
-    /// # Errors
-    /// The path is not absolute.
-    pub fn set_password_file(&mut self, option: &str, path: &str) -> Result<(), UrlError> {
-        self.password = Some(Password::File(super::absolute(option, path)?));
-        Ok(())
     }
 
     /// Sets the password, unless there is one already.

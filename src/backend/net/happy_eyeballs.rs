@@ -1,5 +1,5 @@
 //! Connecting to one of several servers, so that one that does not respond delays a connection and does not prevent it:
-//! the next one is tried beside it (RFC 8305, "Happy Eyeballs").
+//! the next one is tried as well (RFC 8305, "Happy Eyeballs").
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::time::sleep;
 
 use crate::backend::StoreError;
 
-/// How long a server may take to complete a login before the next one is tried beside it.
+/// How long a server may take to complete a login before the next one is tried as well.
 pub const HEAD_START: Duration = Duration::from_secs(1);
 
 /// Tries `count` servers, beginning with `next`, and returns what the first attempt that completes has returned. Each

@@ -7,7 +7,33 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Address, Credentials, TlsSettings};
 use crate::backend::StoreError;
+use crate::backend::options::Value::{File, Switch, Text};
+use crate::backend::options::{Options, UrlOption, of_access};
 use crate::backend::url::{REQUIRE_VERIFIED_TLS, Url, UrlError};
+
+/// The options of every networked store.
+pub const COMMON: &[UrlOption] = &[
+    of_access("username", Text(""), "The user, if it is not given in front of the host."),
+    of_access("password_file", File, "A file with the password, which is read at each connection."),
+    of_access(
+        "ca_file",
+        File,
+        "Certificate authorities to verify the server against, not those of the system.",
+    ),
+    of_access("cert_file", File, "A client certificate, presented if the server requests one."),
+    of_access("key_file", File, "The key of the client certificate, not world-writable."),
+    of_access(
+        "server_name",
+        Text(""),
+        "The name in the certificate of the server, if it is not the host of the URL.",
+    ),
+    of_access("insecure", Switch, "Do not verify the server. dlock warns about it."),
+    of_access(
+        REQUIRE_VERIFIED_TLS,
+        Switch,
+        "Reject the URL (78), before a server is contacted, unless it has TLS with verification or a Unix socket.",
+    ),
+];
 
 /// Whether a server speaks the protocol of the URL, as far as is known.
 #[derive(Default)]
@@ -36,16 +62,42 @@ pub struct Security {
 }
 
 impl Security {
-    /// Returns the security that the scheme and the authority of a URL describe.
-    pub fn of(url: &Url, tls: Option<TlsSettings>, other_scheme: String) -> Security {
-        Security {
-            credentials: Credentials::of(url),
+    /// Returns the security that a URL describes. `tls` is what its scheme or its store sets of TLS, if it is used, and
+    /// `no_tls` what to say of an option for TLS if it is not.
+    ///
+    /// # Errors
+    /// An option needs TLS, a file for TLS cannot be used, or a certificate has no key.
+    pub fn new(
+        url: &Url,
+        options: &Options,
+        mut tls: Option<TlsSettings>,
+        other_scheme: String,
+        no_tls: &str,
+    ) -> Result<Security, UrlError> {
+        match &mut tls {
+            Some(tls) => tls.read(options)?,
+            None => options.reject(&TlsSettings::OPTIONS, |name| format!("'{name}' needs TLS{no_tls}"))?,
+        }
+        Ok(Security {
+            credentials: Credentials::of(url, options),
             tls,
             other_scheme,
             known_servers: Arc::default(),
             named_servers: Arc::default(),
             has_exposed_password: Arc::default(),
-        }
+        })
+    }
+
+    /// Returns the security of a URL whose scheme is one of these, the first without TLS and the second with it.
+    ///
+    /// # Errors
+    /// Those of [`Security::new`].
+    pub fn of_scheme(url: &Url, options: &Options, schemes: [&str; 2]) -> Result<Security, UrlError> {
+        let [plain, secure] = schemes;
+        let is_secure = url.scheme == secure;
+        let other_scheme = if is_secure { plain } else { secure };
+        let no_tls = format!(": use {secure}:// instead of {plain}://");
+        Security::new(url, options, is_secure.then(TlsSettings::default), other_scheme.to_owned(), &no_tls)
     }
 
     /// Notes a server, and returns whether it is new. Only then it is worth finding out whether it uses TLS: a server that
@@ -103,33 +155,6 @@ impl Security {
     /// Returns whether that was noted since the last call, by any clone.
     pub fn take_exposure(&self) -> bool {
         self.has_exposed_password.swap(false, Ordering::Relaxed)
-    }
-
-    /// Applies an option of the URL, and returns whether it is one of these: `require_verified_tls`, `username`, `password_file`,
-    /// `ca_file`, `cert_file`, `key_file`, `server_name`, `insecure`. `no_tls` is what to say of an option for TLS in a URL
-    /// without.
-    ///
-    /// # Errors
-    /// The value is invalid, or the option needs TLS.
-    pub fn set(&mut self, name: &str, value: &str, no_tls: &str) -> Result<bool, UrlError> {
-        match (name, &mut self.tls) {
-            // Checked with the whole location.
-            (REQUIRE_VERIFIED_TLS, _) => {}
-            ("username", _) => self.credentials.set_username(value),
-            ("password_file", _) => self.credentials.set_password_file(name, value)?,
-            (name, _) if !TlsSettings::OPTIONS.contains(&name) => return Ok(false),
-            (name, None) => return Err(UrlError::new(format!("'{name}' needs TLS{no_tls}"))),
-            (name, Some(tls)) => tls.set(name, value)?,
-        }
-        Ok(true)
-    }
-
-    /// Checks the files for TLS as far as possible without contacting a server.
-    ///
-    /// # Errors
-    /// There is a certificate without its key, or a file that cannot be opened.
-    pub fn check(&self) -> Result<(), UrlError> {
-        self.tls.as_ref().map_or(Ok(()), TlsSettings::check)
     }
 
     /// Checks that a username has a password; `variable` is the environment variable that it may be in, if the store has one.

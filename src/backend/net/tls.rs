@@ -4,12 +4,12 @@
 //! URL says otherwise, nothing is sent to a server that has not proved its identity.
 
 mod client_certificate;
+mod pem;
 mod verifier;
 
 use std::fmt::Display;
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -23,16 +23,16 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_rustls::rustls::{CertificateError, ClientConfig, Error, InvalidMessage};
 
 pub(super) use self::client_certificate::Identity;
+pub use self::pem::Pem;
 pub(super) use self::verifier::not_after;
 use self::verifier::{Verifier, is_ca_as_end_entity};
 use super::Address;
 use super::mismatch::does_not_use_tls;
+use crate::backend::options::Options;
 use crate::backend::url::UrlError;
 use crate::backend::{Outlook, StoreError, io_text};
 use crate::input;
 
-/// Several times the size of a system's bundle.
-const LONGEST_FILE: u64 = 4 << 20;
 const WRITABLE_BY_OTHERS: u32 = 0o002;
 
 /// The verification of the server, and the client certificate. The default verifies against the system's certificate
@@ -40,11 +40,11 @@ const WRITABLE_BY_OTHERS: u32 = 0o002;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsSettings {
     /// Authorities to trust instead of the system's.
-    pub ca_file: Option<PathBuf>,
+    pub ca_file: Option<Pem>,
     /// The client certificate.
-    pub cert_file: Option<PathBuf>,
+    pub cert_file: Option<Pem>,
     /// Its key.
-    pub key_file: Option<PathBuf>,
+    pub key_file: Option<Pem>,
     /// The name to expect instead of the host's.
     pub server_name: Option<String>,
     /// Do not verify the server.
@@ -52,6 +52,8 @@ pub struct TlsSettings {
     /// Verify who issued the server's certificate, but not that it has the name of the server. Needs `ca_file`. Set by
     /// the store, not by an option.
     pub any_name: bool,
+    /// What sets these, in messages.
+    pub words: Words,
     /// The protocol to negotiate (ALPN), if the server demands one. Set by the store, not by an option.
     pub protocol: Option<&'static str>,
     /// What asks the server for TLS, if the connection begins without, and the byte by which it agrees. Likewise.
@@ -60,33 +62,47 @@ pub struct TlsSettings {
     pub declined: Option<u8>,
 }
 
+/// What a user sets the authorities, the certificate and the name of a server by: in messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Words {
+    /// The authorities.
+    pub authorities: &'static str,
+    /// The client certificate and its key.
+    pub certificate: &'static str,
+    /// The name in the server's certificate.
+    pub server_name: &'static str,
+}
+
+/// The options of a URL.
+impl Default for Words {
+    fn default() -> Words {
+        Words {
+            authorities: "ca_file=",
+            certificate: "cert_file= and key_file=",
+            server_name: "server_name=",
+        }
+    }
+}
+
 impl TlsSettings {
     /// The options of a URL that set them.
     pub(super) const OPTIONS: [&str; 5] = ["ca_file", "cert_file", "key_file", "server_name", "insecure"];
 
-    /// Applies one of the options.
+    /// Reads the options of a URL, and checks the files as far as possible without contacting a server.
     ///
     /// # Errors
-    /// The value is invalid.
-    pub(super) fn set(&mut self, name: &str, value: &str) -> Result<(), UrlError> {
-        let file = || super::absolute(name, value).map(Some);
-        match name {
-            "ca_file" => self.ca_file = file()?,
-            "cert_file" => self.cert_file = file()?,
-            "key_file" => self.key_file = file()?,
-            "server_name" if ServerName::try_from(value).is_err() => {
-                return Err(UrlError::new(format!(
-                    "server_name='{value}' cannot be the name of a TLS server"
-                )));
-            }
-            "server_name" => self.server_name = Some(value.to_owned()),
-            _ => match value {
-                "" | "1" | "true" => self.insecure = true,
-                "0" | "false" => self.insecure = false,
-                _ => return Err(UrlError::new(format!("insecure= is true or false, not '{value}'"))),
-            },
+    /// Those of [`TlsSettings::check`], or a name that no server can have.
+    pub(super) fn read(&mut self, options: &Options) -> Result<(), UrlError> {
+        self.ca_file = options.path("ca_file").map(Pem::File);
+        self.cert_file = options.path("cert_file").map(Pem::File);
+        self.key_file = options.path("key_file").map(Pem::File);
+        self.server_name = options.given("server_name").map(str::to_owned);
+        self.insecure = options.switch("insecure").unwrap_or(self.insecure);
+        if let Some(name) = self.server_name.as_deref().filter(|name| ServerName::try_from(*name).is_err()) {
+            let text = format!("server_name='{name}' cannot be the name of a TLS server");
+            return Err(UrlError::new(text).about("server_name"));
         }
-        Ok(())
+        self.check()
     }
 
     /// Checks the files as far as possible without contacting a server.
@@ -94,12 +110,12 @@ impl TlsSettings {
     /// # Errors
     /// One of a certificate and its key is missing, a file cannot be opened, others may write the key, or everyone with a certificate would be
     /// trusted.
-    pub(super) fn check(&self) -> Result<(), UrlError> {
+    pub fn check(&self) -> Result<(), UrlError> {
         let files =
             [("ca_file", &self.ca_file), ("cert_file", &self.cert_file), ("key_file", &self.key_file)];
         if self.cert_file.is_some() != self.key_file.is_some() {
             let single = if self.cert_file.is_some() { "cert_file" } else { "key_file" };
-            return Err(UrlError::new("cert_file= and key_file= go together").about(single));
+            return Err(UrlError::new(format!("{} go together", self.words.certificate)).about(single));
         }
         if self.any_name && self.ca_file.is_none() && !self.insecure {
             let text = "without the name of the server, everyone with a certificate of one of the system's authorities \
@@ -107,7 +123,7 @@ impl TlsSettings {
             return Err(UrlError::new(text));
         }
         for (name, file) in files {
-            let Some(file) = file else { continue };
+            let Some(Pem::File(file)) = file else { continue };
             let wrong = |why: &str| UrlError::new(format!("{}: {why}", file.display())).about(name);
             let opened = input::open(file).map_err(|error| wrong(&io_text(&error)))?;
             let mode = opened.metadata().map_err(|error| wrong(&io_text(&error)))?.mode();
@@ -137,6 +153,7 @@ pub struct Session {
     declined: Option<u8>,
     /// When an authority in `ca_file` expired that is not trusted any more.
     expired_authority: Option<UnixTime>,
+    words: Words,
 }
 
 impl Session {
@@ -160,8 +177,8 @@ impl Session {
         config.alpn_protocols =
             settings.protocol.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
         let connector = TlsConnector::from(Arc::new(config));
-        let (request, declined) = (settings.request, settings.declined);
-        Ok(Some(Session { connector, name, identity, request, declined, expired_authority }))
+        let TlsSettings { request, declined, words, .. } = *settings;
+        Ok(Some(Session { connector, name, identity, request, declined, expired_authority, words }))
     }
 
     /// Returns whether the server is asked for TLS in its own protocol, before the handshake.
@@ -202,28 +219,23 @@ impl Session {
             Some(Error::InvalidCertificate(_)) => Outlook::Permanent,
             _ => Outlook::Unknown,
         };
-        let reason = format!("TLS: {}", explain(&error, self.expired_authority));
+        let reason = format!("TLS: {}", explain(&error, self.expired_authority, self.words));
         Err(StoreError::Unavailable { reason, maybe_applied: false, outlook })
     }
 }
 
-/// The content of a file, which may be a bundle of all certificate authorities.
-fn read(path: &Path) -> Result<Vec<u8>, StoreError> {
-    input::read(path, LONGEST_FILE).map_err(|error| unusable(path, &io_text(&error)))
-}
-
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, StoreError> {
-    let certificates: Vec<_> = CertificateDer::pem_slice_iter(&read(path)?)
+fn certificates(pem: &Pem) -> Result<Vec<CertificateDer<'static>>, StoreError> {
+    let certificates: Vec<_> = CertificateDer::pem_slice_iter(&pem.read()?)
         .collect::<Result<_, _>>()
-        .map_err(|error| unusable(path, &error))?;
+        .map_err(|error| unusable(pem, &error))?;
     match certificates.is_empty() {
-        true => Err(unusable(path, &"no certificate in it")),
+        true => Err(unusable(pem, &"no certificate in it")),
         false => Ok(certificates),
     }
 }
 
-fn unusable(path: &Path, error: &dyn Display) -> StoreError {
-    StoreError::Config(format!("{}: {error}", path.display()))
+fn unusable(file: &dyn Display, error: &dyn Display) -> StoreError {
+    StoreError::Config(format!("{file}: {error}"))
 }
 
 /// The day of a time.
@@ -237,7 +249,8 @@ fn tls_error(error: &io::Error) -> Option<&Error> {
 }
 
 /// Explains why a session could not be started.
-fn explain(error: &io::Error, expired_authority: Option<UnixTime>) -> String {
+fn explain(error: &io::Error, expired_authority: Option<UnixTime>, words: Words) -> String {
+    let Words { authorities, server_name, .. } = words;
     let Some(error) = tls_error(error) else { return io_text(error) };
     let Error::InvalidCertificate(wrong) = error else { return error.to_string() };
     match wrong {
@@ -250,24 +263,25 @@ fn explain(error: &io::Error, expired_authority: Option<UnixTime>) -> String {
         // The signature is wrong if another authority has the name of a known one.
         CertificateError::UnknownIssuer | CertificateError::BadSignature => {
             let expired = expired_authority
-                .map(|end| format!(" (one in ca_file expired on {})", date(end)))
+                .map(|end| {
+                    format!(" (one in {} expired on {})", authorities.trim_end_matches('='), date(end))
+                })
                 .unwrap_or_default();
             format!(
-                "the server's certificate is signed by an unknown authority{expired}: name the authority with ca_file="
+                "the server's certificate is signed by an unknown authority{expired}: name the authority with {authorities}"
             )
         }
-        wrong if is_ca_as_end_entity(wrong) => {
-            "the server presents a CA certificate (CA:TRUE) as its own: issue it a server certificate, or name \
-             this very certificate with ca_file="
-                .into()
-        }
+        wrong if is_ca_as_end_entity(wrong) => format!(
+            "the server presents a CA certificate (CA:TRUE) as its own: issue it a server certificate, or name this very \
+             certificate with {authorities}"
+        ),
         CertificateError::NotValidForNameContext { presented, .. } if presented.is_empty() => {
             "the server's certificate has no subjectAltName: create it with one (openssl req -x509 -addext \
              subjectAltName=DNS:...)"
                 .into()
         }
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-            format!("{wrong}: give the name in the certificate with server_name=")
+            format!("{wrong}: give the name in the certificate with {server_name}")
         }
         _ => error.to_string(),
     }

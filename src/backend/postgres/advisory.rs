@@ -10,18 +10,18 @@ use std::time::Duration;
 use tokio_postgres::types::Type;
 
 use super::client::Client;
-use super::gate::Recipe;
 use super::key::Key;
+use super::recipe::Recipe;
 use crate::backend::StoreError;
 use crate::backend::ledger::{GateMode, Occupant, Purpose};
 use crate::backend::sql::SessionLock;
 use crate::lock::{Claim, Holder, LockName};
 
-/// How long the end of a session is waited for: this often, for this long.
+/// How often it is checked whether a session has ended, and the pause between two checks.
 const TRIES: usize = 10;
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// The passages of one client.
+/// The advisory locks that the sessions of one client hold.
 #[derive(Default)]
 pub(super) struct Advisory {
     passages: Vec<Passage>,
@@ -203,7 +203,8 @@ impl SessionLock<Client> for Advisory {
             if lost.is_none() || occupants.iter().all(|one| one.identity != lost) {
                 return Ok(occupants);
             }
-            // A session announces its end before it unlocks: who holds the lock next is not known yet.
+            // The server reports the end of a session before it releases the locks of the session: until then, the lock
+            // seems to be held by it.
             tokio::time::sleep(PAUSE).await;
         }
         self.occupants(client, name, purpose).await

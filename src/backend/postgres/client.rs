@@ -11,10 +11,10 @@ use tokio_postgres::{Error, Row};
 
 use super::connection::Connection;
 use super::errors;
-use super::gate::Recipe;
 use super::inspection::{self, Found};
 use super::location::Location;
 use super::options::Table;
+use super::recipe::Recipe;
 use super::statements::{Parameter, Statements};
 use crate::backend::StoreError;
 use crate::backend::net::{Address, HEAD_START, first_server, outlast};
@@ -330,8 +330,8 @@ impl Client {
         self.connection.is_some() && self.channel.as_deref() == Some(channel)
     }
 
-    /// Notes which process has served a request: another one than was named when the connection was opened belongs to a
-    /// pooler, which names numbers of its own.
+    /// Notes which process has served a request. If it is not the one that was named when the connection was opened,
+    /// there is a pooler, which names numbers of its own.
     pub(super) fn served_by(&mut self, process: i32) {
         self.is_pooled = self.connection.is_some() && !self.is_named(process);
     }

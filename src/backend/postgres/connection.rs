@@ -32,7 +32,7 @@ const TOO_LONG: &str = "the reply is too long";
 /// An open connection.
 pub(super) struct Connection {
     pub(super) client: Client,
-    /// What the server has sent beside replies; closed with the connection.
+    /// Notifications and notices, which the server sends between replies; closed with the connection.
     pub(super) notifications: UnboundedReceiver<Notification>,
     /// The process that the server named when the connection was opened; 0 if it named none.
     pub(super) process: u32,
@@ -141,9 +141,9 @@ impl Connection {
         }))
     }
 
-    /// Ends the connection, whose last statement was given up: has it cancelled, in the background, and then closes the
-    /// connection. Not before, because a pooler that knows the client no more does not know its statement either. No other
-    /// statement follows on this connection, so that a late cancellation has nothing to hit.
+    /// Ends a connection whose last statement was given up: cancels the statement, in the background, and closes the
+    /// connection only then, because a pooler forgets the statements of a client that has disconnected. The connection
+    /// is not used again, so that a cancellation that arrives late cannot cancel another statement.
     pub(super) fn abandon(self, location: &Location, address: &Address) {
         let (location, address) = (location.clone(), address.clone());
         let work = async move {

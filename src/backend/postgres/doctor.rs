@@ -5,19 +5,16 @@ use tokio_postgres::types::Type;
 use super::client::{Client, LOCKS};
 use super::connection::Connection;
 use super::errors;
-use super::gate::{GATE_ALONE, Recipe};
 use super::key::Rule;
-use super::location::Location;
+use super::recipe::{GATE_ALONE, Recipe};
 use super::store::{PostgresStore, contender};
 use crate::backend::StoreError;
 use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question, remedy_of};
 use crate::backend::ledger::document::DocumentStore;
-use crate::backend::net::reachability::{self, Remedies};
-use crate::backend::net::{Address, Protocol, Session};
+use crate::backend::net::Protocol;
+use crate::backend::net::reachability::{Remedies, Server, Servers};
 use crate::backend::race;
 
-const LEASE_CLOCK: &str = "the server's, in microseconds; the lock of a crashed holder is free at most one --ttl (30s unless \
-                           set) after its last renewal";
 const SESSION: &str = "the end of its session ends a lock: when dlock and its command have ended, or when the server has heard \
                        nothing for one --ttl (idle_session_timeout, from PostgreSQL 14 on; before, when TCP notices it)";
 /// The first column names the server.
@@ -37,6 +34,9 @@ const REMEDIES: Remedies = Remedies {
     client_certificate: "name a certificate by sslcert= and its key by sslkey=, of an authority that the server knows \
                          (ssl_ca_file)",
     plain_text: "use sslmode=verify-full, or a tunnel",
+    login: "check the role and its password (in the URL, password_file=, PGPASSWORD or ~/.pgpass), and pg_hba.conf",
+    unusable: ("database", "check the name of the database in the URL"),
+    unavailable: ("server", "see the error, and the log of the server"),
 };
 
 impl PostgresStore {
@@ -49,21 +49,22 @@ impl PostgresStore {
         // The configured files are read first: no server is contacted if they cannot be used.
         for server in &location.servers {
             location.password(server)?;
-            Session::of(location.security.tls.as_ref(), server)?;
         }
-        for finding in reachability::secret_files(&location.security) {
-            diagnosis.found(finding);
-        }
-        let (mut primary, mut failures) = (None, Vec::new());
-        for server in &location.servers {
-            match examine_server(&location, server, diagnosis).await? {
-                Ok(connection) => primary = primary.or(Some((server, connection))),
-                Err(finding) => failures.push((server, finding)),
-            }
-        }
-        let consequence = "one fewer server may take over when the primary fails";
-        diagnosis.found_of_some(failures, primary.is_some(), consequence);
-        let Some((server, connection)) = primary else { return Ok(()) };
+        let servers = Servers {
+            addresses: &location.servers,
+            security: &location.security,
+            remedies: &REMEDIES,
+            fewer: "one fewer server may take over when the primary fails",
+        };
+        let log_in = async |mut server: Server<'_>| {
+            let stream = server.open().await?;
+            let begin = Connection::over(stream, &location, server.address);
+            let connection = server.log_in("authentication", begin).await?;
+            diagnosis.found(Finding::ok("authentication", format!("role {}", location.user)));
+            Ok(connection)
+        };
+        let usable = servers.log_in(diagnosis, log_in).await?;
+        let Some((server, connection)) = usable.into_iter().next() else { return Ok(()) };
         let named = connection.process;
         self.client = Client::new(location.only(server));
         self.client.begin(connection);
@@ -82,7 +83,7 @@ impl PostgresStore {
             None => {
                 let clock = match self.client.location.recipe.rule() {
                     Some(_) => Answer::new("none", SESSION),
-                    None => Answer::new("server", LEASE_CLOCK),
+                    None => Answer::lease_of_server("1us"),
                 };
                 diagnosis.answer(Question::LeaseClock, clock);
             }
@@ -115,12 +116,8 @@ impl PostgresStore {
         }
         if text(4) == "on" {
             let remedy = "name the primary, or all servers of the cluster, separated by commas";
-            diagnosis.found(Finding::problem(
-                "primary",
-                errors::read_only("read-only transactions"),
-                NO_LOCK,
-                remedy,
-            ));
+            let error = StoreError::unreachable(errors::read_only("read-only transactions"));
+            diagnosis.found(Finding::refusal("primary", &error, remedy));
             return Ok(false);
         }
         let is_pooled = process != named.to_string();
@@ -170,15 +167,10 @@ impl PostgresStore {
                     "no",
                     "only if its row is removed by hand, or the primary and its synchronous standbys lose their disks",
                 ),
-                None if text(6) == "0" => Answer::new(
-                    "no",
-                    "only if its row is removed by hand, or the server loses its disk; it has no standby now",
-                ),
-                None => Answer::new(
-                    "yes",
-                    "by a fail-over to a standby that has not received it; not with synchronous replication \
-                     (synchronous_standby_names)",
-                ),
+                None => {
+                    let replication = "not with synchronous replication (synchronous_standby_names)";
+                    Answer::loss_of_row(text(6).parse().ok(), replication)
+                }
             },
         );
         Ok(true)
@@ -192,9 +184,9 @@ impl PostgresStore {
         diagnosis.begin("session");
         match self.client.own_session().await {
             Ok(_) => diagnosis.found(Finding::ok("session", "a connection has a server process of its own")),
-            Err(StoreError::Config(text)) => {
+            Err(error @ StoreError::Config(_)) => {
                 let remedy = "connect to the server itself, or use recipe=table";
-                diagnosis.found(Finding::problem("session", text, NO_LOCK, remedy));
+                diagnosis.found(Finding::refusal("session", &error, remedy));
                 return Ok(false);
             }
             Err(error) => return Err(error),
@@ -202,22 +194,25 @@ impl PostgresStore {
         Ok(true)
     }
 
-    /// Checks that the table is there, and returns whether it can be used. It is not created.
+    /// Checks that the table is there, and returns whether it can be used.
     async fn table(&mut self, diagnosis: &Diagnosis) -> bool {
         diagnosis.begin("table");
         if let Err(error) = self.client.look().await {
             let remedy = "see the error, and TABLE AND RIGHTS in dlock-postgres(7)";
-            diagnosis.found(Finding::problem("table", error.to_string(), NO_LOCK, remedy));
+            diagnosis.found(Finding::refusal("table", &error, remedy));
             return false;
         }
         let mut read = self.read_table().await;
         if matches!(read, Ok(false)) {
             // Without the right this only reports that.
             read = match self.client.may_create().await {
-                Ok(true) => Ok(false),
-                Ok(false) => self.client.create_table().await.map(|()| true),
+                Ok(true) if !diagnosis.creates() => Ok(false),
+                Ok(_) => self.client.create_table().await.map(|()| true),
                 Err(error) => Err(error),
             };
+            if matches!(read, Ok(true)) {
+                read = self.client.look().await.map(|()| true);
+            }
         }
         let table = &self.client.location.table;
         let known = self.client.found(LOCKS);
@@ -236,14 +231,22 @@ impl PostgresStore {
                 return false;
             }
             Ok(true) => Finding::ok("table", format!("{table} exists{description}")),
-            Err(error) if is_usable => {
-                let consequence = format!("locks are {GATE_ALONE}");
-                let remedy = "run what dlock doctor --policy prints as the owner of the database";
-                Finding::warning("table", error.to_string(), consequence, remedy)
-            }
             Err(error) => {
-                let remedy = "run what dlock doctor --policy prints as the owner of the database";
-                Finding::problem("table", error.to_string(), NO_LOCK, remedy)
+                let remedy = match error {
+                    StoreError::Denied(_) => {
+                        "run what dlock doctor --policy prints as the owner of the database"
+                    }
+                    _ => remedy_of(&error),
+                };
+                let consequence = format!("locks are {GATE_ALONE}");
+                match is_usable {
+                    false => Finding::refusal("table", &error, remedy),
+                    // What was asked for was not done.
+                    true if diagnosis.creates() => {
+                        Finding::problem("table", error.to_string(), consequence, remedy)
+                    }
+                    true => Finding::warning("table", error.to_string(), consequence, remedy),
+                }
             }
         });
         is_usable
@@ -267,40 +270,4 @@ impl PostgresStore {
         };
         diagnosis.measure_latency("reads", read).await
     }
-}
-
-const NO_LOCK: &str = "no lock can be taken";
-
-/// Connects to a server and logs in.
-async fn examine_server(
-    location: &Location,
-    address: &Address,
-    diagnosis: &Diagnosis,
-) -> Result<Result<Connection, Finding>, StoreError> {
-    let session = Session::of(location.security.tls.as_ref(), address)?;
-    let stream = match reachability::open(address, &location.security, session, &REMEDIES, diagnosis).await {
-        Ok(stream) => stream,
-        Err(finding) => return Ok(Err(finding)),
-    };
-    diagnosis.begin("authentication");
-    let refused = |error: StoreError| {
-        let (check, remedy) = match &error {
-            StoreError::Denied(_) => (
-                "authentication",
-                "check the role and its password (in the URL, password_file=, PGPASSWORD or ~/.pgpass), and pg_hba.conf",
-            ),
-            StoreError::OtherServer { .. } => ("protocol", remedy_of(&error)),
-            StoreError::Config(_) => ("database", "check the name of the database in the URL"),
-            StoreError::Unavailable { .. } => ("server", "see the error, and the log of the server"),
-        };
-        Finding::refusal(check, &error, remedy)
-    };
-    let begin = Connection::over(stream, location, address);
-    Ok(match Protocol::Postgres.exchange(address, &location.security, begin).await {
-        Ok(connection) => {
-            diagnosis.found(Finding::ok("authentication", format!("role {}", location.user)));
-            Ok(connection)
-        }
-        Err(error) => Err(refused(error)),
-    })
 }

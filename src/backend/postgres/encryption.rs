@@ -2,6 +2,7 @@
 //! Variables"): a user who has set one of them relies on it.
 
 use crate::backend::net::TlsSettings;
+use crate::backend::options::Options;
 use crate::backend::url::{Environment, UrlError};
 
 /// Asks the server for TLS, its agreement, and its refusal (PostgreSQL manual, "Message Formats", SSLRequest).
@@ -25,18 +26,40 @@ pub(super) enum SslMode {
 }
 
 impl SslMode {
-    pub(super) fn parse(mode: &str) -> Result<SslMode, UrlError> {
-        match mode {
-            "disable" => Ok(SslMode::Disable),
-            "prefer" => Ok(SslMode::Prefer),
-            "require" => Ok(SslMode::Require),
-            "verify-ca" => Ok(SslMode::VerifyCa),
-            "verify-full" => Ok(SslMode::VerifyFull),
-            "allow" => {
-                Err(UrlError::new("sslmode=allow uses TLS only after a rejection without: use prefer"))
-            }
-            _ => Err(UrlError::new("sslmode= is disable, prefer, require, verify-ca or verify-full")),
+    /// By the names that the option has for them.
+    pub(super) const ALL: [(&str, SslMode); 5] = [
+        ("disable", SslMode::Disable),
+        ("prefer", SslMode::Prefer),
+        ("require", SslMode::Require),
+        ("verify-ca", SslMode::VerifyCa),
+        ("verify-full", SslMode::VerifyFull),
+    ];
+
+    /// Returns the mode that the options name or imply, as in libpq.
+    ///
+    /// # Errors
+    /// An option for a server that is verified has no effect, or demands another mode.
+    pub(super) fn of(options: &Options) -> Result<SslMode, UrlError> {
+        let (mode, has) = (options.word("sslmode", &SslMode::ALL), |name| options.given(name).is_some());
+        let mode = match mode {
+            SslMode::VerifyFull => mode,
+            _ if options.given("sslrootcert") == Some("system") => match has("sslmode") {
+                true => {
+                    let text = "sslrootcert=system needs sslmode=verify-full";
+                    return Err(UrlError::new(text).about("sslrootcert"));
+                }
+                false => SslMode::VerifyFull,
+            },
+            SslMode::Require if has("ca_file") && !has("insecure") => SslMode::VerifyCa,
+            SslMode::Prefer if has("insecure") && !has("sslmode") => SslMode::Require,
+            _ => mode,
+        };
+        if mode == SslMode::Prefer {
+            options.reject(&["ca_file", "server_name"], |name| {
+                format!("'{name}' needs a server that is verified: add sslmode=verify-full")
+            })?;
         }
+        Ok(mode)
     }
 
     /// Returns whether the server has to prove its identity.
@@ -66,7 +89,7 @@ const VARIABLES: [(&str, &str, &str); 6] = [
     ("PGCHANNELBINDING", "channel_binding", "channel_binding"),
 ];
 
-/// Those that dlock cannot follow, and the values that change nothing.
+/// The variables that dlock does not support, each with the values that are accepted because they change nothing.
 const REFUSED: [(&str, &[&str]); 8] = [
     ("PGSSLCRL", &[]),
     ("PGSSLCRLDIR", &[]),

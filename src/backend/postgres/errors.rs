@@ -1,11 +1,9 @@
 //! The meaning of PostgreSQL's errors: decided on their SQLSTATE (PostgreSQL manual, appendix A).
 
-use std::error::Error as _;
-use std::io;
-
 use tokio_postgres::Error;
 use tokio_postgres::error::{DbError, Severity, SqlState};
 
+use crate::backend::net;
 use crate::backend::{Outlook, StoreError, io_text};
 use crate::secret;
 
@@ -82,7 +80,7 @@ pub(super) fn meaning(error: &Error, table: &str) -> StoreError {
         SqlState::UNDEFINED_TABLE | SqlState::INVALID_SCHEMA_NAME => StoreError::Config(format!(
             "the table {table} cannot be created ({text}): see dlock doctor --policy"
         )),
-        // An expression, a column or a constraint that the table of dlock would allow.
+        // The table lacks a column, or has another type or a constraint: it was not created by dlock.
         _ if class == "42" || class == "23" || class == "22" => other_shape(),
         _ if class == "28" => StoreError::Denied(text),
         _ if class == "40" => transient(false),
@@ -95,11 +93,11 @@ pub(super) fn meaning(error: &Error, table: &str) -> StoreError {
 /// Returns the error of a connection that could not be opened.
 pub(super) fn refused(error: &Error, has_password: bool) -> StoreError {
     let Some(db) = error.as_db_error() else {
-        return match error.source().and_then(|source| source.downcast_ref::<io::Error>()) {
+        return match net::io_cause(error) {
             Some(broken) => StoreError::unreachable(io_text(broken)),
             // Such as one that is about to stop.
             None if error.is_closed() => StoreError::Unavailable {
-                reason: "the server closed the connection".into(),
+                reason: net::CLOSED.into(),
                 maybe_applied: false,
                 outlook: Outlook::Transient,
             },
@@ -129,9 +127,9 @@ pub(super) fn read_only(text: &str) -> String {
 
 /// No reply came.
 fn lost(error: &Error) -> StoreError {
-    match error.source().and_then(|source| source.downcast_ref::<io::Error>()) {
-        Some(broken) => StoreError::unanswered(io_text(broken)),
-        None if error.is_closed() => StoreError::unanswered("the server closed the connection"),
+    match net::io_cause(error) {
+        Some(broken) => net::broken(broken),
+        None if error.is_closed() => net::closed(),
         None => StoreError::unanswered(error.to_string()),
     }
 }

@@ -11,8 +11,9 @@ use super::options::Table;
 /// Reads whether there is anything unusual about the tables of the name `$1`, one row each, or one row without any: at half the
 /// cost of [`STATEMENT`], which explains what is unusual. `$2` is the process, as there.
 ///
-/// Objects below 12000 are those of the system (`access/transam.h`, FirstUnpinnedObjectId). The flags of `pg_class` may
-/// outlast what they stand for, but are never missing (the manual of PostgreSQL, "pg_class").
+/// Objects below 12000 are those of the system (`access/transam.h`, FirstUnpinnedObjectId). A flag of `pg_class`, such
+/// as `relhastriggers`, may still be set after the last trigger was dropped, but is always set while there is one (the
+/// manual of PostgreSQL, "pg_class").
 pub(super) const SUMMARY: &str = r#"
 WITH session AS MATERIALIZED (SELECT pg_catalog.current_schemas(false) AS path, pg_catalog.pg_backend_pid() AS process),
 settled AS MATERIALIZED (SELECT path, pg_catalog.set_config('search_path', 'pg_catalog, pg_temp',
@@ -36,10 +37,10 @@ LEFT JOIN pg_catalog.pg_class AS class ON class.relname OPERATOR(pg_catalog.=) $
   AND class.relkind OPERATOR(pg_catalog.=) ANY (ARRAY['r', 'p', 'v', 'm', 'f']::pg_catalog."char"[])
 LEFT JOIN pg_catalog.pg_namespace AS space ON space.oid OPERATOR(pg_catalog.=) class.relnamespace"#;
 
-/// Reads what the tables are whose schemas are `$1` and whose names are `$2`, one row each. Unless another process serves
-/// it than `$3`, which the server named when the connection was opened, it has no other search path than that of the
-/// system from then on. A session behind a pooler is also that of others, and keeps its own. `$4` is the search path that
-/// [`SUMMARY`] has read, before it set that one, or NULL.
+/// Reads what the tables are whose schemas are `$1` and whose names are `$2`, one row each. It also limits the search
+/// path of the session to the schema of the system, if the process that serves it is `$3`, the one that the server
+/// named when the connection was opened: otherwise there is a pooler, and the session belongs to other clients too.
+/// `$4` is the search path that [`SUMMARY`] read before it did the same, or NULL.
 pub(super) const STATEMENT: &str = r#"
 WITH session AS MATERIALIZED (SELECT COALESCE($4, pg_catalog.current_schemas(false)) AS path, pg_catalog.pg_backend_pid() AS process),
 settled AS MATERIALIZED (SELECT path, pg_catalog.set_config('search_path', 'pg_catalog, pg_temp',
@@ -111,8 +112,8 @@ fn kind(letter: &str) -> &'static str {
 pub(super) struct Found {
     /// Kind, owner and schema, in words.
     pub(super) description: String,
-    /// The name, the type, and whether it is unique, of each column; empty for dlock's own table, which is not read so
-    /// closely if there is nothing unusual about it.
+    /// The name and the type of each column, and whether it is unique; empty for dlock's own table if nothing about it
+    /// is unusual, because its columns are not read then.
     pub(super) columns: Vec<[String; 3]>,
     /// Whether the role can act as a superuser.
     pub(super) is_administrator: bool,

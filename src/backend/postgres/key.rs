@@ -2,6 +2,7 @@
 
 use sha1::{Digest, Sha1};
 
+use crate::backend::options::Options;
 use crate::backend::url::UrlError;
 use crate::lock::LockName;
 
@@ -30,36 +31,25 @@ pub(super) enum Key {
 }
 
 impl Rule {
-    const ALL: [Rule; 5] = [Rule::Raw, Rule::Pair, Rule::Rails(0), Rule::HashText, Rule::Medallion];
+    /// By the names that the option has for them.
+    pub(super) const ALL: [(&str, Rule); 5] = [
+        ("raw", Rule::Raw),
+        ("pair", Rule::Pair),
+        ("rails", Rule::Rails(0)),
+        ("hashtext", Rule::HashText),
+        ("medallion", Rule::Medallion),
+    ];
 
-    /// Reads the options `key` and `prefix`.
+    /// Returns the rule that the options `key` and `prefix` name.
     ///
     /// # Errors
-    /// There is no such rule, or the prefix does not fit.
-    pub(super) fn of(key: Option<&str>, prefix: Option<&str>) -> Result<Rule, UrlError> {
-        let unknown = |key: &str| {
-            let known = Rule::ALL.map(|rule| rule.name()).join(", ");
-            UrlError::new(format!("unknown rule '{key}' for keys (known: {known})")).about("key")
-        };
-        let named = |key| Rule::ALL.into_iter().find(|rule| rule.name() == key).ok_or_else(|| unknown(key));
-        match (key.map(named).transpose()?.unwrap_or_default(), prefix) {
-            (rule, None) => Ok(rule),
-            (Rule::Rails(_), Some(prefix)) => {
-                let number = prefix.parse().map_err(|_| UrlError::new("prefix= is a number").about("prefix"));
-                number.map(Rule::Rails)
-            }
-            _ => Err(UrlError::new("prefix= is for key=rails").about("prefix")),
+    /// The rule has no prefix, or the number is too large.
+    pub(super) fn of(options: &mut Options) -> Result<Rule, UrlError> {
+        let rule = options.word("key", &Rule::ALL);
+        if let Rule::Rails(_) = rule {
+            return options.number("prefix").map(Rule::Rails);
         }
-    }
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Rule::Raw => "raw",
-            Rule::Pair => "pair",
-            Rule::Rails(_) => "rails",
-            Rule::HashText => "hashtext",
-            Rule::Medallion => "medallion",
-        }
+        options.reject(&["prefix"], |_| "prefix= is for key=rails".into()).map(|()| rule)
     }
 
     /// Returns the key of a name; `None` if only the server knows it.
@@ -159,6 +149,8 @@ impl Key {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::postgres::options::OPTIONS;
+    use crate::backend::url::Url;
 
     fn key(rule: Rule, name: &str) -> Result<Option<Key>, UrlError> {
         rule.key(&LockName::new(name).expect("a name"))
@@ -225,10 +217,14 @@ mod tests {
 
     #[test]
     fn rules_have_options() {
-        assert_eq!(Rule::of(None, None), Ok(Rule::Medallion));
-        assert_eq!(Rule::of(Some("rails"), Some("12")), Ok(Rule::Rails(12)));
-        for (key, prefix) in [(Some("sha1"), None), (Some("raw"), Some("1")), (Some("rails"), Some("x"))] {
-            assert!(Rule::of(key, prefix).is_err(), "{key:?} {prefix:?}");
+        let rule = |query: &str| {
+            let url = Url::parse(&format!("postgres://h?{query}"))?;
+            Rule::of(&mut Options::of(&url, OPTIONS)?)
+        };
+        assert_eq!(rule(""), Ok(Rule::Medallion));
+        assert_eq!(rule("key=rails&prefix=12"), Ok(Rule::Rails(12)));
+        for query in ["key=sha1", "key=raw&prefix=1", "key=rails&prefix=x"] {
+            assert!(rule(query).is_err(), "{query}");
         }
     }
 }

@@ -1,20 +1,19 @@
 //! The location of a PostgreSQL database, parsed from a URL without contacting a server.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU16;
 use std::path::PathBuf;
-
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::authentication::Methods;
 use super::encryption::SslMode;
-use super::gate::{self, Recipe};
-use super::options::{OPTIONS, Options, Table};
+use super::key::Rule;
+use super::options::{OPTIONS, Table, methods, options};
 use super::pass_file::PassFile;
+use super::recipe::Recipe;
 use crate::backend::StoreError;
 use crate::backend::net::{self, Address, BoundedStream, Security, Session, distinct, list};
-use crate::backend::shedlock;
-use crate::backend::sql::TABLE;
-use crate::backend::url::{Environment, Host, Url, UrlError};
+use crate::backend::options::{self, Options};
+use crate::backend::url::{Environment, Host, Url, UrlError, encoded, encoded_username};
 use crate::name_services;
 
 const DEFAULT_PORT: u16 = 5432;
@@ -42,7 +41,7 @@ pub struct Location {
 
 impl Location {
     /// Returns the options of a URL.
-    pub fn options(_scheme: &str) -> &'static [&'static str] {
+    pub fn options(_scheme: &str) -> options::Table {
         OPTIONS
     }
 
@@ -52,63 +51,45 @@ impl Location {
     /// # Errors
     /// Another form, an unknown option, or an invalid value.
     pub fn from_url(url: &Url, environment: Environment<'_>) -> Result<Location, UrlError> {
-        let options = Options::of(url, environment)?;
-        let mode = options.mode();
+        let mut options = options(url, environment)?;
+        let mode = SslMode::of(&options)?;
         let other = match mode {
             SslMode::Disable => "sslmode=verify-full with postgres",
             _ => "sslmode=disable with postgres",
         };
-        let mut security = Security::of(url, mode.settings(), other.to_owned());
-        for (name, value) in &options.security {
-            let is_known = security.set(name, value, ": add sslmode=verify-full");
-            is_known.map_err(|error| error.about(name))?;
-        }
-        security.check()?;
+        let no_tls = ": add sslmode=verify-full";
+        let mut security = Security::new(url, &options, mode.settings(), other.to_owned(), no_tls)?;
         security.credentials.set_default_password(environment("PGPASSWORD"));
         let user = security.credentials.username().map(str::to_owned).or_else(login_name);
         let user = user.ok_or_else(|| UrlError::new("this user has no name: add the role to the URL"))?;
-        let database = match url.path.strip_prefix('/').unwrap_or_default() {
-            "" => None,
-            name => Some(name.to_owned()),
-        };
-        let mut location = Location {
-            servers: servers(url, &options)?,
-            pass_file: PassFile::of(options.pass_file, environment),
-            security,
-            user,
-            database,
-            table: options.table,
-            shedlock_table: options.shedlock_table,
-            owner: options.owner,
-            recipe: options.recipe,
-            mode,
-            methods: options.methods,
-            display: String::new(),
-        };
-        location.display = location.describe(url);
-        Ok(location)
-    }
-
-    /// Returns the URL without secrets and without default values.
-    fn describe(&self, url: &Url) -> String {
-        let user = url.username.as_ref().map(|user| format!("{user}@")).unwrap_or_default();
-        let database = self.database.as_ref().map(|name| format!("/{name}")).unwrap_or_default();
-        let mut options = Vec::new();
-        let hosts = match self.servers.as_slice() {
-            [Address::Socket(path)] => {
-                options.push(format!("host={}", path.parent().unwrap_or(path).display()));
-                let port = Some(socket_port(path)).filter(|port| *port != DEFAULT_PORT);
-                options.extend(port.map(|port| format!("port={port}")));
-                String::new()
-            }
+        let database = url.path.strip_prefix('/').filter(|name| !name.is_empty()).map(str::to_owned);
+        let owner = options.given("owner").map(str::to_owned);
+        if owner.as_deref() == Some("") {
+            return Err(UrlError::new("owner= takes the name of a role").about("owner"));
+        }
+        let recipe = Recipe::of(&mut options, "advisory", &["key", "prefix"], Rule::of)?;
+        let servers = servers(url, &mut options)?;
+        let hosts = match servers.as_slice() {
+            [Address::Socket(_)] => String::new(),
             servers => list(servers),
         };
-        options.extend(self.table.in_url(TABLE));
-        options.extend(self.owner.as_ref().map(|owner| format!("owner={}", encoded(owner))));
-        options.extend(self.recipe.options(|rule| gate::options(*rule)));
-        options.extend(self.shedlock_table.in_url(shedlock::TABLE));
-        let options = if options.is_empty() { String::new() } else { format!("?{}", options.join("&")) };
-        format!("postgres://{user}{hosts}{database}{options}")
+        let path = database.as_ref().map(|name| format!("/{}", encoded(name))).unwrap_or_default();
+        let shown_user =
+            url.username.as_ref().map(|user| format!("{}@", encoded_username(user))).unwrap_or_default();
+        Ok(Location {
+            servers,
+            security,
+            user,
+            table: Table::of("table", &options)?,
+            shedlock_table: Table::of("shedlock_table", &options)?,
+            owner,
+            recipe,
+            mode,
+            methods: methods(&options)?,
+            pass_file: PassFile::of(options.given("passfile").map(str::to_owned), environment),
+            display: format!("postgres://{shown_user}{hosts}{path}{}", options.query()),
+            database,
+        })
     }
 
     /// Returns the location with a single server.
@@ -176,33 +157,30 @@ impl Location {
     }
 }
 
-/// Returns a value as it is written in a URL.
-fn encoded(value: &str) -> String {
-    utf8_percent_encode(value, NON_ALPHANUMERIC).to_string()
-}
-
 /// Returns the addresses in the authority, or of the socket in a directory.
-fn servers(url: &Url, options: &Options) -> Result<Vec<Address>, UrlError> {
-    match options.host.as_deref() {
-        None if url.hosts.is_empty() => {
+fn servers(url: &Url, options: &mut Options) -> Result<Vec<Address>, UrlError> {
+    let Some(directory) = options.given("host").map(str::to_owned) else {
+        options.reject(&["port"], |_| "port= is for a URL without a host".into())?;
+        if url.hosts.is_empty() {
             let text = "postgres:// takes a host, such as postgres://db1/app, or the directory of a Unix socket, such as \
                         postgres:///app?host=/run/postgresql";
-            Err(UrlError::new(text))
+            return Err(UrlError::new(text));
         }
-        None => distinct(url.hosts.iter().map(|host| Address::of(host, DEFAULT_PORT))),
-        Some(_) if !url.hosts.is_empty() => {
-            Err(UrlError::new("host= is for a URL without a host").about("host"))
-        }
-        Some(directory) if directory.starts_with('/') => {
-            let port = options.port.unwrap_or(DEFAULT_PORT);
-            Ok(vec![Address::Socket(PathBuf::from(directory).join(format!(".s.PGSQL.{port}")))])
-        }
-        Some(host) => {
-            let text =
-                format!("host= takes the directory of a Unix socket; write postgres://{host}/ for a host");
-            Err(UrlError::new(text).about("host"))
-        }
+        return distinct(url.hosts.iter().map(|host| Address::of(host, DEFAULT_PORT)));
+    };
+    if !url.hosts.is_empty() {
+        options.reject(&["host"], |_| "host= is for a URL without a host".into())?;
     }
+    if !directory.starts_with('/') {
+        let text =
+            format!("host= takes the directory of a Unix socket; write postgres://{directory}/ for a host");
+        return Err(UrlError::new(text).about("host"));
+    }
+    let port: NonZeroU16 = options.number("port")?;
+    let socket = PathBuf::from(directory).join(format!(".s.PGSQL.{port}"));
+    // Without a slash at its end.
+    options.replace("host", &socket.parent().unwrap_or(&socket).display().to_string());
+    Ok(vec![Address::Socket(socket)])
 }
 
 /// Returns the port in the name of a socket.

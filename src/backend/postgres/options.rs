@@ -4,178 +4,76 @@ use std::fmt;
 
 use super::authentication::Methods;
 use super::encryption::{SslMode, of_environment};
-use super::gate::Recipe;
 use super::key::Rule;
-use crate::backend::shedlock;
-use crate::backend::sql::{Choice, TABLE};
-use crate::backend::url::{Environment, REQUIRE_VERIFIED_TLS, Url, UrlError};
+use crate::backend::net::COMMON;
+use crate::backend::options::Value::{Number, Only, Text, Word};
+use crate::backend::options::{self, Options, UrlOption, of_access, of_lock, synonym, words};
+use crate::backend::shedlock::{self, Clock};
+use crate::backend::sql::TABLE;
+use crate::backend::url::{Environment, Url, UrlError};
 
-pub(super) const OPTIONS: &[&str] = &[
-    "table",
-    "owner",
-    "recipe",
-    "key",
-    "prefix",
-    "clock",
-    "zone",
-    "shedlock_table",
-    "host",
-    "port",
-    "sslmode",
-    "sslrootcert",
-    "sslcert",
-    "sslkey",
-    "require_auth",
-    "channel_binding",
-    "passfile",
-    "target_session_attrs",
-    "username",
-    "password_file",
-    "ca_file",
-    "cert_file",
-    "key_file",
-    "server_name",
-    "insecure",
-    REQUIRE_VERIFIED_TLS,
+const OWN: &[UrlOption] = &[
+    of_lock("host", Text(""), "The directory of a Unix socket, in a URL without a host."),
+    of_lock("port", Number("5432", "a number from 1 to 65535"), "The port of that socket."),
+    of_lock("table", Text(TABLE), "The table, such as `locks` or `jobs.locks`."),
+    of_lock("owner", Text(""), "A role that is trusted as the owner of the table."),
+    of_lock("recipe", Word("table", &["table", "advisory", "shedlock"]), "What a lock is, besides its row."),
+    of_lock("key", Word("medallion", &words(&Rule::ALL)), "How a name becomes the key of an advisory lock."),
+    of_lock("prefix", Number("0", "a number"), "The number that is part of the key with `key=rails`."),
+    of_lock("clock", Clock::OPTION, "The clock of the other programs with `recipe=shedlock`."),
+    of_lock("zone", Text(""), "Their time zone with `clock=jvm-zone`."),
+    of_lock("shedlock_table", Text(shedlock::TABLE), "The table of ShedLock, in the form of `table`."),
+    of_access("sslmode", Word("prefer", &words(&SslMode::ALL)), "Whether a connection uses TLS."),
+    of_access("sslrootcert", Text(""), "The same as `ca_file`, or `system` for those of the system."),
+    synonym("sslcert", "cert_file"),
+    synonym("sslkey", "key_file"),
+    of_access("require_auth", Text(""), "The authentication methods that are allowed, as in libpq."),
+    of_access(
+        "channel_binding",
+        Only(&["disable", "prefer"], "channel binding is not supported: use sslmode=verify-full"),
+        "Without effect: dlock does not use channel binding.",
+    ),
+    of_access("passfile", Text(""), "The password file, instead of `PGPASSFILE` and `~/.pgpass`."),
+    of_access(
+        "target_session_attrs",
+        Only(&["read-write", "primary"], "locks are always taken on the primary (read-write)"),
+        "Without effect: locks are always taken on the primary.",
+    ),
 ];
+pub(super) const OPTIONS: options::Table = &[OWN, COMMON];
 
 /// The longest identifier of a server that was built with its defaults.
 const LONGEST_IDENTIFIER: usize = 63;
 
-/// The options, apart from their meaning.
-#[derive(Debug)]
-pub(super) struct Options {
-    pub(super) table: Table,
-    pub(super) shedlock_table: Table,
-    /// A role whose tables are used, too.
-    pub(super) owner: Option<String>,
-    pub(super) recipe: Recipe,
-    /// The directory of a Unix socket.
-    pub(super) host: Option<String>,
-    /// The number of the socket.
-    pub(super) port: Option<u16>,
-    /// `None` if it is not given.
-    mode: Option<SslMode>,
-    pub(super) methods: Methods,
-    pub(super) pass_file: Option<String>,
-    /// Those that every networked store has, under their common names.
-    pub(super) security: Vec<(&'static str, String)>,
+/// Returns the options of a URL, and of the environment where the URL has none.
+pub(super) fn options(url: &Url, environment: Environment<'_>) -> Result<Options, UrlError> {
+    let mut options = Options::of(url, OPTIONS)?;
+    for (variable, name, value) in of_environment(&url.query, environment)? {
+        let is_plain = options.given("host").is_some() || options.given("sslmode") == Some("disable");
+        // As in libpq, TLS is for networks.
+        if name.starts_with("ssl") && is_plain {
+            continue;
+        }
+        let added = options.add(name, &value).and_then(|()| match name {
+            "require_auth" => methods(&options).map(drop),
+            "sslrootcert" => SslMode::of(&options).map(drop),
+            _ => Ok(()),
+        });
+        added.map_err(|error| UrlError::new(format!("{variable}={value}: {error}")))?;
+    }
+    let root = options.given("sslrootcert").map(str::to_owned);
+    match root.filter(|root| root != "system") {
+        Some(root) => {
+            options.reject(&["ca_file"], |name| options::twice(name, "sslrootcert"))?;
+            options.add("ca_file", &root).map(|()| options)
+        }
+        None => Ok(options),
+    }
 }
 
-impl Options {
-    /// Reads the options of a URL, and of the environment where the URL has none.
-    pub(super) fn of(url: &Url, environment: Environment<'_>) -> Result<Options, UrlError> {
-        let mut options = Options {
-            table: Table::named("table", TABLE),
-            shedlock_table: Table::named("shedlock_table", shedlock::TABLE),
-            owner: None,
-            recipe: Recipe::default(),
-            host: None,
-            port: None,
-            mode: None,
-            methods: Methods::default(),
-            pass_file: None,
-            security: Vec::new(),
-        };
-        let (mut choice, mut key, mut prefix) = (Choice::default(), None, None);
-        for (name, value) in &url.query {
-            match name.as_str() {
-                "recipe" => choice.recipe = Some(value),
-                "key" => key = Some(value.as_str()),
-                "prefix" => prefix = Some(value.as_str()),
-                "clock" => choice.clock = Some(value),
-                "zone" => choice.zone = Some(value),
-                _ => options.set(&url.scheme, name, value).map_err(|error| error.about(name))?,
-            }
-        }
-        let of_session = [("key", key), ("prefix", prefix)];
-        options.recipe = Recipe::of(&choice, "advisory", &of_session, || Rule::of(key, prefix))?;
-        let is_named = options.shedlock_table != Table::named("shedlock_table", shedlock::TABLE);
-        if is_named && !matches!(options.recipe, Recipe::ShedLock(_)) {
-            return Err(UrlError::new("shedlock_table= is for recipe=shedlock").about("shedlock_table"));
-        }
-        options.set_from(environment, url)?;
-        options.settle()?;
-        Ok(options)
-    }
-
-    /// Sets what the environment sets, and the URL does not.
-    fn set_from(&mut self, environment: Environment<'_>, url: &Url) -> Result<(), UrlError> {
-        for (variable, name, value) in of_environment(&url.query, environment)? {
-            let is_of_tls = name.starts_with("ssl");
-            // As in libpq, TLS is for networks.
-            if is_of_tls && (self.host.is_some() || self.mode == Some(SslMode::Disable)) {
-                continue;
-            }
-            self.set(&url.scheme, name, &value)
-                .map_err(|error| UrlError::new(format!("{variable}={value}: {error}")))?;
-        }
-        Ok(())
-    }
-
-    /// Makes the mode what the other options imply, as libpq does.
-    fn settle(&mut self) -> Result<(), UrlError> {
-        let has = |wanted: &str| self.security.iter().any(|(name, _)| *name == wanted);
-        if self.mode == Some(SslMode::Require) && has("ca_file") && !has("insecure") {
-            self.mode = Some(SslMode::VerifyCa);
-        }
-        if self.mode.is_none() && has("insecure") {
-            self.mode = Some(SslMode::Require);
-        }
-        let unused = ["ca_file", "server_name"].into_iter().find(|name| has(name));
-        match unused.filter(|_| self.mode() == SslMode::Prefer) {
-            Some(name) => {
-                let text = format!("'{name}' needs a server that is verified: add sslmode=verify-full");
-                Err(UrlError::new(text).about(name))
-            }
-            None => Ok(()),
-        }
-    }
-
-    /// Returns the mode, by default that of libpq.
-    pub(super) fn mode(&self) -> SslMode {
-        self.mode.unwrap_or_default()
-    }
-
-    fn set(&mut self, scheme: &str, name: &str, value: &str) -> Result<(), UrlError> {
-        let common = match name {
-            "sslrootcert" => "ca_file",
-            "sslcert" => "cert_file",
-            "sslkey" => "key_file",
-            name => name,
-        };
-        match name {
-            "table" => self.table = Table::parse("table", value)?,
-            "shedlock_table" => self.shedlock_table = Table::parse("shedlock_table", value)?,
-            "owner" if value.is_empty() => return Err(UrlError::new("owner= takes the name of a role")),
-            "owner" => self.owner = Some(value.to_owned()),
-            "host" => self.host = Some(value.to_owned()),
-            "port" => {
-                let port = value.parse().ok().filter(|port| *port != 0);
-                self.port = Some(port.ok_or_else(|| UrlError::new("port= is a number from 1 to 65535"))?);
-            }
-            "passfile" => self.pass_file = Some(value.to_owned()),
-            "sslmode" => self.mode = Some(SslMode::parse(value)?),
-            "sslrootcert" if value == "system" => match self.mode {
-                None | Some(SslMode::VerifyFull) => self.mode = Some(SslMode::VerifyFull),
-                Some(_) => return Err(UrlError::new("sslrootcert=system needs sslmode=verify-full")),
-            },
-            "require_auth" => self.methods = Methods::parse(value)?,
-            "channel_binding" if ["disable", "prefer"].contains(&value) => {}
-            "channel_binding" => {
-                return Err(UrlError::new("channel binding is not supported: use sslmode=verify-full"));
-            }
-            "target_session_attrs" if ["read-write", "primary"].contains(&value) => {}
-            "target_session_attrs" => {
-                return Err(UrlError::new("locks are always taken on the primary (read-write)"));
-            }
-            _ => match OPTIONS.iter().find(|known| **known == common) {
-                Some(known) => self.security.push((known, value.to_owned())),
-                None => return Err(UrlError::unknown_option(name, scheme, OPTIONS)),
-            },
-        }
-        Ok(())
-    }
+/// Returns the methods of authentication that are allowed.
+pub(super) fn methods(options: &Options) -> Result<Methods, UrlError> {
+    options.parse("require_auth", Methods::parse)
 }
 
 /// The schema of a table that is named without one.
@@ -193,9 +91,9 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Returns a table in the default schema.
-    fn named(option: &'static str, name: &str) -> Table {
-        Table { schema: PUBLIC.to_owned(), name: name.to_owned(), has_schema: false, option }
+    /// Returns the table that an option names.
+    pub(super) fn of(option: &'static str, options: &Options) -> Result<Table, UrlError> {
+        options.parse(option, |text| Table::parse(option, text))
     }
 
     fn parse(option: &'static str, text: &str) -> Result<Table, UrlError> {
@@ -220,15 +118,6 @@ impl Table {
     /// Returns the name for use in statements, where no search path matters.
     pub(super) fn quoted(&self) -> String {
         format!("\"{}\".\"{}\"", self.schema, self.name)
-    }
-
-    /// Returns the option of a URL, unless it is the default.
-    pub(super) fn in_url(&self, default: &str) -> Option<String> {
-        let Table { schema, name, has_schema, option } = self;
-        match has_schema {
-            true => Some(format!("{option}={schema}.{name}")),
-            false => (name != default).then(|| format!("{option}={name}")),
-        }
     }
 }
 

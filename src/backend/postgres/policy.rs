@@ -1,8 +1,8 @@
 //! The table, and the rights that dlock needs, as the statements that create and grant them.
 
-use super::gate::{GATE_ALONE, Recipe};
 use super::location::Location;
 use super::options::{PUBLIC, Table};
+use super::recipe::{GATE_ALONE, Recipe};
 use crate::backend::location::Policy;
 use crate::backend::shedlock::Dialect;
 use crate::backend::sql;

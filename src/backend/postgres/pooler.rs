@@ -33,7 +33,8 @@ impl Client {
         }
         let (first, ends) = self.process_and_ends().await?;
         let connection = self.connection().ok_or_else(lost)?;
-        // A pooler has to name another process than the server's: it would not know whose request is to be cancelled.
+        // A pooler names a number of its own instead of the server process, so that it can tell whose statement a
+        // request to cancel is about.
         let is_named = self.is_named(first);
         let is_direct = is_named && ends.is_some() && ends == self.ends();
         let count = match is_named {
@@ -59,12 +60,13 @@ impl Client {
                 StoreError::Unavailable { reason, .. } => StoreError::unanswered(reason),
                 error => error,
             })?;
-            // Until the end of the check, it has that process.
+            // Its transaction stays open until the end of the check, so that a pooler cannot use the process for this
+            // client.
             others.push(other);
             // With a pool of a single process, the second question would wait for it.
             let is_shared =
                 process == first || self.value::<i32>(PROCESS, &[]).await?.unwrap_or_default() != first;
-            // Another connection has another process in any case.
+            // If this client had to reconnect, another process proves nothing.
             let connection = self.connection().filter(|current| *current == connection);
             connection.ok_or_else(lost)?;
             if is_shared {

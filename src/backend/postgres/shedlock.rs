@@ -27,6 +27,11 @@ impl Database for Client {
         Ok(found.columns.iter().map(|column| column.clone().map(Some).to_vec()).collect())
     }
 
+    async fn create_table(&mut self) -> Result<(), StoreError> {
+        let statement = Self::DIALECT.create_table(&self.location.shedlock_table.quoted());
+        self.create(&statement).await
+    }
+
     async fn run(&mut self, sql: &str) -> Result<Vec<Row>, StoreError> {
         let Some(result) = self.on_table(SHEDLOCK, None, sql, &[]).await? else {
             return Err(self.no_shedlock());

@@ -46,8 +46,8 @@ pub(super) struct Statements {
     pub(super) swap: String,
     /// The names of the locks that are in use.
     pub(super) used: String,
-    /// The names of the locks with outcomes.
-    pub(super) recorded: String,
+    /// The names of the locks with a history.
+    pub(super) with_history: String,
     /// Removes the row of a name.
     pub(super) forget: String,
 }
@@ -107,7 +107,7 @@ impl Statements {
                  AND (format {EQ} 1) RETURNING version) {notify}"
             ),
             used: format!("WITH {NOW} SELECT name FROM now, {table} WHERE ends_at {GT} now ORDER BY name"),
-            recorded: format!("SELECT name FROM {table} WHERE outcomes {NE} '[]' ORDER BY name"),
+            with_history: format!("SELECT name FROM {table} WHERE outcomes {NE} '[]' ORDER BY name"),
             forget: format!("DELETE FROM {table} WHERE name {EQ} $1"),
         }
     }
@@ -124,7 +124,9 @@ pub(super) fn reading(record: &Record) -> Result<(Reading, i32), tokio_postgres:
     let text = |column: usize| record.try_get::<_, Option<String>>(column);
     let unsigned = |number: i64| u64::try_from(number).unwrap_or_default();
     let (now, process) = (unsigned(number(0)?), record.try_get(1)?);
-    let Some(format) = record.try_get::<_, Option<i32>>(2)? else { return Ok(((now, None), process)) };
+    let Some(format) = record.try_get::<_, Option<i32>>(2)? else {
+        return Ok((Reading { time: now, row: None, occupants: None }, process));
+    };
     let row = Row {
         format: u32::try_from(format).unwrap_or_default(),
         version: unsigned(number(3)?),
@@ -134,7 +136,7 @@ pub(super) fn reading(record: &Record) -> Result<(Reading, i32), tokio_postgres:
         leases: text(7)?.unwrap_or_default(),
         entries: text(8)?.unwrap_or_default(),
         success: text(9)?,
-        outcomes: text(10)?.unwrap_or_default(),
+        history: text(10)?.unwrap_or_default(),
     };
-    Ok(((now, Some(row)), process))
+    Ok((Reading { time: now, row: Some(row), occupants: None }, process))
 }

@@ -8,14 +8,13 @@ use tokio_postgres::types::Type;
 use super::advisory::Advisory;
 use super::client::{CALLED, Client, LOCKS, NEXT, channel};
 use super::errors;
-use super::gate::{GATE_ALONE, Recipe};
 use super::location::Location;
 use super::policy::create_table;
+use super::recipe::GATE_ALONE;
 use super::statements::{Parameter, reading, signed};
 use crate::backend::diagnosis::Diagnosis;
 use crate::backend::ledger::document::{Revision, Shortcut};
-use crate::backend::ledger::{Contender, Effect, GateLifetime, Ledger, WaiterEntry};
-use crate::backend::shedlock::Dialect;
+use crate::backend::ledger::{Contender, Effect, GateLifetime, Ledger, Purpose, WaiterEntry};
 use crate::backend::sql::{self, Client as _, Names, Reading, RowStore, Taken, Values};
 use crate::backend::{CLAIM_WITHIN, Change, Location as _, StoreError};
 use crate::clock::Moment;
@@ -112,6 +111,7 @@ impl sql::Client for Client {
         &mut self,
         _: &mut Advisory,
         name: &LockName,
+        _: &Purpose,
         shortcut: &Shortcut,
     ) -> Result<Option<Reading>, StoreError> {
         if self.lacks.is_some() {
@@ -158,7 +158,6 @@ impl sql::Client for Client {
         &mut self,
         name: &LockName,
         version: u64,
-        _: u64,
         revision: &Revision<'_>,
     ) -> Result<Option<u64>, StoreError> {
         let ledger = revision.ledger;
@@ -172,8 +171,7 @@ impl sql::Client for Client {
         let (channels, payloads): (Vec<String>, Vec<&str>) = called
             .filter_map(|(ticket, payload)| Some((channel(token_of(ledger, ticket)?), payload)))
             .unzip();
-        let Values { fencing_token, ticket, ends_at, leases, entries, success, outcomes } =
-            Values::of(ledger);
+        let Values { fencing_token, ticket, ends_at, leases, entries, success, history } = Values::of(ledger);
         let (key, version) = (name.as_str().as_bytes(), signed(version));
         let (fencing_token, ticket, ends_at) = (signed(fencing_token), signed(ticket), signed(ends_at));
         let mut parameters: Vec<Parameter<'_>> = vec![
@@ -184,7 +182,7 @@ impl sql::Client for Client {
             (&leases, Type::TEXT),
             (&entries, Type::TEXT),
             (&success, Type::TEXT),
-            (&outcomes, Type::TEXT),
+            (&history, Type::TEXT),
             (&channels, Type::TEXT_ARRAY),
             (&payloads, Type::TEXT_ARRAY),
         ];
@@ -211,7 +209,7 @@ impl sql::Client for Client {
         let statements = self.statements.clone();
         let statement = match which {
             Names::Used => &statements.used,
-            Names::Recorded => &statements.recorded,
+            Names::WithHistory => &statements.with_history,
         };
         let Some(rows) = self.on_table(LOCKS, None, statement, &[]).await? else {
             return Ok(Vec::new());
@@ -253,15 +251,6 @@ impl sql::Client for Client {
 
     fn gate_lifetime(&self) -> Option<GateLifetime> {
         self.location.recipe.gate_lifetime()
-    }
-
-    async fn init(&mut self) -> Result<(), StoreError> {
-        if let Recipe::ShedLock(_) = self.location.recipe {
-            let table = self.location.shedlock_table.quoted();
-            self.create(&Dialect::Postgres.create_table(&table)).await?;
-        }
-        self.create_table().await?;
-        self.look().await
     }
 
     async fn examine(store: &mut PostgresStore, diagnosis: &Diagnosis) -> Result<(), StoreError> {

@@ -10,7 +10,7 @@ use super::script::{Operation, ScriptRequest, millis};
 use super::store::RedisStore;
 use crate::backend::{
     Attempt, Backend, CLAIM_WITHIN, Change, Ending, Hazard, Intent, Location as _, Release, Renewal, Reply,
-    StoreError,
+    TryReply,
 };
 use crate::lock::{Claim, LockName, Mode, Record};
 
@@ -19,7 +19,7 @@ impl Backend for RedisStore {
         self.location.display()
     }
 
-    fn connect(&mut self) -> Reply<'_, Result<(), StoreError>> {
+    fn connect(&mut self) -> TryReply<'_, ()> {
         Box::pin(async {
             if self.connection.is_none() || self.route.is_replaced() {
                 self.connection = None;
@@ -29,15 +29,11 @@ impl Backend for RedisStore {
         })
     }
 
-    fn try_acquire<'a>(
-        &'a mut self,
-        claim: &'a Claim,
-        intent: Intent,
-    ) -> Reply<'a, Result<Attempt, StoreError>> {
+    fn try_acquire<'a>(&'a mut self, claim: &'a Claim, intent: Intent) -> TryReply<'a, Attempt> {
         Box::pin(self.acquire(claim, intent))
     }
 
-    fn renew<'a>(&'a mut self, claim: &'a Claim, rest: Duration) -> Reply<'a, Result<Renewal, StoreError>> {
+    fn renew<'a>(&'a mut self, claim: &'a Claim, rest: Duration) -> TryReply<'a, Renewal> {
         Box::pin(async move {
             let keys = self.keys(&claim.name);
             let renew = Operation::Renew { lease: millis(claim.ttl.max(rest)) };
@@ -67,7 +63,7 @@ impl Backend for RedisStore {
         claim: &'a Claim,
         rest: Duration,
         ending: Ending<'a>,
-    ) -> Reply<'a, Result<Release, StoreError>> {
+    ) -> TryReply<'a, Release> {
         Box::pin(async move {
             let keys = self.keys(&claim.name);
             let request = release(&keys, claim, rest, ending);
@@ -80,12 +76,11 @@ impl Backend for RedisStore {
         })
     }
 
-    fn record<'a>(&'a mut self, name: &'a LockName, record: &'a Record) -> Reply<'a, Result<(), StoreError>> {
+    fn add_record<'a>(&'a mut self, name: &'a LockName, record: &'a Record) -> TryReply<'a, ()> {
         Box::pin(async move {
             let keys = self.keys(name);
-            let operation = Operation::Record { record: text_of(record) };
-            let history = if record.has_held() { &keys.history } else { &keys.missed };
-            let request = ScriptRequest { operation, keys: &keys, token: "", history };
+            let (record, history) = (text_of(record), keys.history_of(Some(record)));
+            let request = ScriptRequest::new(Operation::Record { record, history }, &keys, "");
             self.request(&request, RequestOptions::default()).await.map(drop)
         })
     }
@@ -95,7 +90,7 @@ impl Backend for RedisStore {
     }
 
     fn fails_over(&self) -> bool {
-        self.route.fails_over()
+        self.location.has_several_servers()
     }
 
     fn changed(&mut self) -> Reply<'_, Change> {

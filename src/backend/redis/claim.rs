@@ -11,7 +11,7 @@ use super::keys::Keys;
 use super::redirect::Asking;
 use super::reply::{LockReply, Outcome, nonsense, number};
 use super::result;
-use super::script::{Acquire, Operation, ScriptRequest, ScriptSuccess, json, millis};
+use super::script::{Acquire, AsNode, Operation, ScriptRequest, ScriptSuccess, json, millis};
 use super::store::RedisStore;
 use crate::backend::{Again, Attempt, Backend, Busy, Ending, Intent, StoreError};
 use crate::lock::{Claim, Identity, Mode, Record, Token};
@@ -25,17 +25,6 @@ const LEASE_FRACTION: u32 = 4;
 
 fn wait_limit(claim: &Claim) -> Duration {
     MAX_WAIT.min(claim.ttl / LEASE_FRACTION)
-}
-
-/// What a claim has besides for a node of a Redlock; the default is for a server that is not one.
-#[derive(Clone, Default)]
-pub(super) struct AsNode {
-    /// The number in the queue that the nodes have agreed on.
-    pub(super) ticket: Option<u64>,
-    /// The fencing token of the hold to restore.
-    pub(super) restored: Option<u64>,
-    /// The id of the node if it has none yet.
-    pub(super) id: Option<String>,
 }
 
 impl RedisStore {
@@ -95,6 +84,7 @@ impl RedisStore {
         let can_be_notified = waits && !self.pubsub_denied;
         let acquire = Acquire {
             lease: millis(claim.ttl.max(claim.min_hold)),
+            ttl: millis(claim.ttl),
             identity,
             counter_life: millis(self.counter_ttl()),
             mode,
@@ -112,13 +102,11 @@ impl RedisStore {
             once_per: claim.once_per.map(millis),
             eviction: !self.examined,
             tries_rights: !self.examined && self.location.security.credentials.has_password(),
-            ticket: as_node.ticket.map(|ticket| ticket.to_string()),
-            restored: as_node.restored.map(|fencing| fencing.to_string()),
-            node: as_node.id.clone(),
+            as_node: as_node.clone(),
         };
         let token = claim.token.reveal();
         let request = ScriptRequest::new(Operation::Acquire(acquire), &keys, token);
-        let channel = format!("{}{token}", keys.channels);
+        let channel = keys.channel(token);
         let wait = self.wait_for_replicas(claim);
         let options = RequestOptions {
             tracking,
@@ -225,7 +213,8 @@ pub(super) fn release<'a>(
         let Identity { host, pid, user, .. } = &claim.identity;
         ScriptSuccess { by: json(&json!({"host": host, "pid": pid, "user": user})), held: millis(held) }
     });
-    let release = Operation::Release { rest: millis(rest), record: ending.record.map(text_of), success };
+    let (record, history) = (ending.record.map(text_of), keys.history_of(ending.record));
+    let release = Operation::Release { rest: millis(rest), record, history, success };
     ScriptRequest::new(release, keys, claim.token.reveal())
 }
 

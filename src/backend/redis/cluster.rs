@@ -140,20 +140,20 @@ impl RedisStore {
         Ok(())
     }
 
-    /// Queries the nodes of the cluster, once, and only after some time: those of the URL may be gone when they are
-    /// needed. Returns at once if a push arrives or nothing remains to be discovered.
+    /// Queries the nodes of the cluster, until there is a reply, and only after some time: those of the URL may be gone when
+    /// they are needed. Returns at once if a push arrives or nothing remains to be discovered.
     ///
     /// # Errors
     /// The connection was closed because of it.
     pub(super) async fn discover_nodes(&mut self) -> Result<(), ()> {
         let Route::Cluster(nodes) = &mut self.route else { return Ok(()) };
-        let Some(connection) = self.connection.as_mut().filter(|_| !nodes.is_discovered) else {
+        let Some(connection) = self.connection.as_mut().filter(|_| nodes.queries_left > 0) else {
             return Ok(());
         };
         if timeout(DISCOVERY_DELAY, connection.wait_for_push()).await.is_ok() {
             return Ok(());
         }
-        nodes.is_discovered = true;
+        nodes.queries_left -= 1;
         let Some(mut connection) = self.connection.take() else { return Ok(()) };
         let reply = timeout(DISCOVERY_LIMIT, connection.exchange_long(&slots_command())).await;
         if let Ok(Ok(reply)) = reply {
@@ -162,6 +162,7 @@ impl RedisStore {
         if !connection.usable {
             return Err(());
         }
+        nodes.queries_left = 0;
         self.connection = Some(connection);
         Ok(())
     }

@@ -82,14 +82,11 @@ impl Connection {
         address: &Address,
         old_protocol: bool,
     ) -> Result<Connection, StoreError> {
-        let password = location.security.credentials.password()?;
-        let (stream, stranger) = open_stream(location, address).await?;
-        let mut connection = Connection::begin(location, password, stream, old_protocol);
-        connection.stranger = stranger;
-        if let Some(handshake) = &mut connection.handshake {
-            handshake.verify_kind = Some(address.clone());
-        }
-        Ok(connection)
+        let mut handshake = Handshake::of(location, location.security.credentials.password()?);
+        handshake.hello &= !old_protocol;
+        handshake.verify_kind = Some(address.clone());
+        let connection = Connection::open_with(location, address, handshake).await?;
+        Ok(Connection { follows_redirects: location.is_cluster(), ..connection })
     }
 
     /// Connects to a sentinel, which has credentials of its own or none; sends nothing yet.
@@ -99,24 +96,31 @@ impl Connection {
     ) -> Result<Connection, StoreError> {
         let credentials = &location.sentinel_credentials;
         let (username, password) = (credentials.username().map(str::to_owned), credentials.password()?);
-        let (stream, stranger) = open_stream(location, address).await?;
         let handshake = Handshake { username, password, database: 0, hello: false, verify_kind: None };
-        Ok(Connection { stranger, ..Connection::over(stream, handshake) })
+        Connection::open_with(location, address, handshake).await
+    }
+
+    /// Connects to a server that is not known to be of another kind.
+    async fn open_with(
+        location: &Location,
+        address: &Address,
+        handshake: Handshake,
+    ) -> Result<Connection, StoreError> {
+        let security = &location.security;
+        if let Some(error) = security.other_kind(address) {
+            return Err(error);
+        }
+        let connection = Connection::over(net::open(address, security).await?, handshake);
+        Ok(match security.is_unknown(address) {
+            true => connection.of_unknown_kind(address, security),
+            false => connection,
+        })
     }
 
     /// Returns a connection over an open stream, to a server of any kind; sends nothing yet.
-    pub(super) fn begin(
-        location: &Location,
-        password: Option<String>,
-        stream: BoundedStream,
-        old_protocol: bool,
-    ) -> Connection {
-        let username = location.username().map(str::to_owned);
-        let hello = location.resp3 && !old_protocol;
-        let handshake =
-            Handshake { username, password, database: location.database(), hello, verify_kind: None };
-        let follows_redirects = location.is_cluster();
-        Connection { follows_redirects, ..Connection::over(stream, handshake) }
+    pub(super) fn begin(location: &Location, password: Option<String>, stream: BoundedStream) -> Connection {
+        let connection = Connection::over(stream, Handshake::of(location, password));
+        Connection { follows_redirects: location.is_cluster(), ..connection }
     }
 
     /// Has the kind of the server found out if it does not reply in this protocol.
@@ -124,7 +128,7 @@ impl Connection {
         Connection { stranger: Some((address.clone(), security.clone())), ..self }
     }
 
-    /// The same with this handshake.
+    /// Returns a connection over an open stream, with this handshake.
     fn over(stream: BoundedStream, handshake: Handshake) -> Connection {
         Connection {
             stream,
@@ -176,18 +180,9 @@ impl Connection {
     ) -> Result<CommandReply, StoreError> {
         lock.clone_into(&mut self.lock);
         let first = self.due(options);
-        let handshake = self.handshake.take();
-        let with_handshake = handshake.is_some();
-        let reply = match handshake {
-            None => {
-                let (replies, reply) = self.exchange_with_trailing(&first, command, options.trailing).await?;
-                self.note_options(&first, &replies);
-                reply
-            }
-            Some(handshake) => {
-                self.handshake_and_request(handshake, first, command, options.trailing).await?
-            }
-        };
+        let with_handshake = self.handshake.is_some();
+        let (replies, reply) = self.exchange_greeted(&first, command, options.trailing).await?;
+        self.note_options(&first, &replies);
         // The reply reflects every change that was pushed before it. Redis 6.0 reports even changes by this
         // connection's own request: NOLOOP does not cover scripts there.
         self.last_push = self.last_push.filter(|event| *event != PushEvent::Touched);
@@ -210,23 +205,12 @@ impl Connection {
                 }
                 Asking::No => (1, middle.to_vec()),
             };
-            let (replies, reply) = self.exchange(&middle, last).await?;
+            let (replies, reply) = self.exchange(&middle, last, None).await?;
             for value in replies.into_iter().skip(each - 1).step_by(each).chain([reply]) {
                 outcomes.push(self.interpret(value, false)?);
             }
         }
         Ok(outcomes)
-    }
-
-    /// Performs the handshake if it is due, and sends one request. Returns its reply, even if that is an error.
-    ///
-    /// # Errors
-    /// The handshake was rejected, or the connection is broken.
-    pub(super) async fn request_raw(&mut self, command: &Cmd) -> Result<Value, StoreError> {
-        match self.handshake.take() {
-            Some(handshake) => self.handshake_and_request(handshake, Vec::new(), command, None).await,
-            None => self.exchange(&[], command).await.map(|(_, reply)| reply),
-        }
     }
 
     /// Waits until [`Connection::changed`] would return. Cancellation safe.
@@ -264,20 +248,6 @@ pub(super) fn server_error(value: &Value) -> Option<&ServerError> {
         Value::ServerError(error) => Some(error),
         _ => None,
     }
-}
-
-/// Opens a stream to a server that is not known to be of another kind. Returns the server too if nothing is known of it.
-async fn open_stream(
-    location: &Location,
-    address: &Address,
-) -> Result<(BoundedStream, Option<(Address, Security)>), StoreError> {
-    let security = &location.security;
-    if let Some(error) = security.other_kind(address) {
-        return Err(error);
-    }
-    let stream = net::open(address, security).await?;
-    let stranger = security.is_unknown(address).then(|| (address.clone(), security.clone()));
-    Ok((stream, stranger))
 }
 
 #[cfg(test)]

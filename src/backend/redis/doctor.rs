@@ -10,23 +10,26 @@ mod notifications;
 mod rights;
 mod sentinels;
 
-use redis::{Cmd, ServerError, Value};
+use std::collections::HashMap;
+use std::slice::from_ref;
 
-use self::answers::{LEASE_CLOCK, losses, session_of};
+use redis::{Cmd, ServerError, Value, from_redis_value_ref};
+
+use self::answers::{lease_clock, losses, session_of};
 use self::clock::Reading;
 use self::info::{Info, SETTINGS};
 use self::rights::{NO_INFO, OptionalRights, scratch_name};
 use super::connection::{Connection, server_error};
 use super::errors::{code_and_text, describe, shortened};
 use super::location::Location;
-use super::reply::text;
 use super::rights::user;
 use super::route::Route;
 use super::store::RedisStore;
 use crate::backend::StoreError;
-use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question};
-use crate::backend::net::reachability::{self, Remedies};
-use crate::backend::net::{Address, Protocol, Session};
+use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question, no_lock};
+use crate::backend::net::reachability::{self, Remedies, Server, Servers};
+use crate::backend::net::{Address, Protocol};
+use crate::exit::FailureKind;
 use crate::lock::{LockName, Token};
 
 const CLOCK_READINGS: usize = 5;
@@ -42,6 +45,12 @@ const REMEDIES: Remedies = Remedies {
     client_certificate: "name a certificate by cert_file= and its key by key_file=, of an authority that the server knows \
                          (tls-ca-cert-file)",
     plain_text: "use rediss://, or a tunnel",
+    login: "give the right username and password: in the URL, by password_file= or REDISCLI_AUTH; ACL LIST shows the users",
+    unusable: ("database", "select a database that the server has"),
+    unavailable: (
+        "protocol",
+        "check that a Redis server listens there, with or without TLS, and see its log",
+    ),
 };
 
 /// The checks of one server.
@@ -65,23 +74,23 @@ impl RedisStore {
         // The configured files are read first: no server is contacted if they cannot be used.
         let name = scratch_name(location.recipe)?;
         let lock = location.keys(&name).lock;
-        let Some(address) = self.server_address(&location, &lock, diagnosis).await? else { return Ok(()) };
-        let session = Session::of(location.security.tls.as_ref(), &address)?;
-        let is_secret = password.is_some();
-        for finding in reachability::secret_files(&location.security) {
-            diagnosis.found(finding);
-        }
-        let opened = reachability::open(&address, &location.security, session, &REMEDIES, diagnosis).await;
-        let stream = match opened {
-            Ok(stream) => stream,
-            Err(finding) => {
-                diagnosis.found(finding);
-                return Ok(());
+        let address = match &self.route {
+            Route::Sentinel(sentinels) => sentinels::examine(&location, sentinels, diagnosis).await?,
+            Route::Fixed(_) | Route::Cluster(_) => {
+                diagnosis.begin("reachability");
+                Some(self.server_of(&lock).await?)
             }
         };
-        let connection = Connection::begin(&location, password, stream, false)
-            .of_unknown_kind(&address, &location.security);
-        let info = Info::default();
+        let Some(address) = address else { return Ok(()) };
+        let is_secret = password.is_some();
+        let (addresses, security) = (from_ref(&address), &location.security);
+        let servers = Servers { addresses, security, remedies: &REMEDIES, fewer: "" };
+        // The login goes over a connection that the other checks use as well.
+        let open = async |mut server: Server<'_>| server.open().await;
+        let Some((_, stream)) = servers.log_in(diagnosis, open).await?.pop() else { return Ok(()) };
+        let connection = Connection::begin(&location, password, stream);
+        let connection = connection.of_unknown_kind(&address, &location.security);
+        let info = Info::of(&Value::Nil);
         let optional = OptionalRights::default();
         let mut examiner = Examiner { location, address, diagnosis, connection, info, optional };
         if let Err(finding) = examiner.authenticate(is_secret).await {
@@ -94,20 +103,6 @@ impl RedisStore {
         // A broken connection is reported by the listener, which knows the current step.
         examiner.examine(self, name).await
     }
-
-    /// Returns the address of the server to check, or `None` if it is unknown, which has been reported then.
-    async fn server_address(
-        &mut self,
-        location: &Location,
-        lock: &str,
-        diagnosis: &Diagnosis,
-    ) -> Result<Option<Address>, StoreError> {
-        if let Route::Sentinel(sentinels) = &self.route {
-            return sentinels::examine(location, sentinels, diagnosis).await;
-        }
-        diagnosis.begin("reachability");
-        self.server_of(lock).await.map(Some)
-    }
 }
 
 impl Examiner<'_> {
@@ -116,53 +111,34 @@ impl Examiner<'_> {
     }
 
     async fn request(&mut self, command: &Cmd) -> Result<Value, StoreError> {
-        self.connection.exchange(&[], command).await.map(|(_, reply)| reply)
+        self.connection.request_raw(command).await
     }
 
     async fn authenticate(&mut self, is_secret: bool) -> Result<(), Finding> {
         self.diagnosis.begin("authentication");
         // An error reply to the PING, even that the server is not ready, is left to the check of the rights.
-        let reply = self.connection.request_raw(&redis::cmd("PING")).await;
+        let reply = self.request(&redis::cmd("PING")).await;
         reply.map_err(|error| match error {
             StoreError::Denied(text) if self.connection.is_tls_refused() => {
                 reachability::client_certificate(text, &REMEDIES)
             }
-            StoreError::Denied(text) => Finding::problem(
-                "authentication",
-                text,
-                "no lock can be taken: dlock run ends with 77",
-                "give the right username and password: in the URL, by password_file= or REDISCLI_AUTH; ACL LIST shows the \
-                 users",
-            ),
-            StoreError::Config(text) if self.connection.is_tls_refused() => Finding::problem(
-                "tls",
-                text,
-                "no lock can be taken: dlock run ends with 78",
-                "change the scheme of the URL",
-            ),
-            error @ StoreError::OtherServer { .. } => Finding::failure("protocol", &error),
-            StoreError::Config(text) => Finding::problem(
-                "database",
-                text,
-                "no lock can be taken: dlock run ends with 78",
-                "select a database that the server has",
-            ),
-            StoreError::Unavailable { reason, .. } => Finding::problem(
-                "protocol",
-                reason,
-                "no lock can be taken: dlock run ends with 69",
-                "check that a Redis server listens there, with or without TLS, and see its log",
-            ),
+            StoreError::Config(text) if self.connection.is_tls_refused() => {
+                Finding::problem("tls", text, no_lock(FailureKind::Config), "change the scheme of the URL")
+            }
+            error => REMEDIES.refusal(&error),
         })?;
         let user = user(&self.location);
         let method = if is_secret { "with a password" } else { "no password required" };
-        let database = self.location.database();
+        let database = self.location.database;
         self.found(Finding::ok("authentication", format!("user {user}, {method}; database {database}")));
         Ok(())
     }
 
-    async fn examine(&mut self, store: &mut RedisStore, name: LockName) -> Result<(), StoreError> {
-        self.latency().await?;
+    async fn examine(&mut self, store: &RedisStore, name: LockName) -> Result<(), StoreError> {
+        let diagnosis = self.diagnosis;
+        diagnosis
+            .measure_latency("pings", async || self.request(&redis::cmd("PING")).await.map(drop))
+            .await?;
         self.info().await?;
         if self.info.is_sentinel() {
             return Ok(());
@@ -179,14 +155,9 @@ impl Examiner<'_> {
         let token = Token::random();
         self.notifications(&keys, &token).await?;
         if self.rights(&keys, &token).await? {
-            self.lock(store, name, token, &keys).await?;
+            self.lock(store, &name, &keys).await?;
         }
         Ok(())
-    }
-
-    async fn latency(&mut self) -> Result<(), StoreError> {
-        let diagnosis = self.diagnosis;
-        diagnosis.measure_latency("pings", async || self.request(&redis::cmd("PING")).await.map(drop)).await
     }
 
     /// Reads `INFO`, and the settings that this user may see.
@@ -270,7 +241,9 @@ impl Examiner<'_> {
         let mut best: Option<Reading> = None;
         for _ in 0..CLOCK_READINGS {
             self.diagnosis.begin("clock");
-            let Some(reading) = clock::read(self.request(&redis::cmd("TIME"))).await? else { return Ok(()) };
+            let Some(reading) = clock::read(self.request(&redis::cmd("TIME"))).await? else {
+                return Ok(());
+            };
             if best.as_ref().is_none_or(|best| reading.took < best.took) {
                 best = Some(reading);
             }
@@ -278,15 +251,8 @@ impl Examiner<'_> {
         if let Some(best) = best {
             self.found(clock::finding(best.offset));
         }
-        self.diagnosis.answer(Question::LeaseClock, Answer::new("server", LEASE_CLOCK));
+        self.diagnosis.answer(Question::LeaseClock, Answer::new("server", lease_clock()));
         Ok(())
-    }
-
-    async fn all(&mut self, commands: &[Cmd]) -> Result<Vec<Value>, StoreError> {
-        let Some((last, first)) = commands.split_last() else { return Ok(Vec::new()) };
-        let (mut replies, reply) = self.connection.exchange(first, last).await?;
-        replies.push(reply);
-        Ok(replies)
     }
 }
 
@@ -305,17 +271,12 @@ fn refusing(error: &ServerError) -> Option<Finding> {
         "MOVED" | "ASK" => "use redis-cluster://",
         _ => return None,
     };
-    let consequence =
-        "no lock can be taken until this ends: dlock run ends with 69, or keeps trying with --retry";
+    let consequence = format!("until this ends, {}", no_lock(FailureKind::Unavailable));
     Some(Finding::problem("writing", format!("the server refuses: {}", describe(error)), consequence, remedy))
 }
 
 /// Returns the value in the reply to `CONFIG GET` of one name.
 fn setting_of(reply: &Value) -> Option<String> {
-    let value = match reply {
-        Value::Map(pairs) => &pairs.first()?.1,
-        Value::Array(values) => values.get(1)?,
-        _ => return None,
-    };
-    text(Some(value)).map(shortened)
+    let settings: HashMap<String, String> = from_redis_value_ref(reply).ok()?;
+    settings.into_values().next().map(|value| shortened(&value))
 }

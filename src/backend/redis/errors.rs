@@ -57,31 +57,40 @@ pub(super) fn refusal(error: &ServerError, greeted: bool) -> StoreError {
 
 /// Returns the error of a missing right. The server names the command in quotes, but not the key.
 fn missing_right(message: &str) -> StoreError {
-    let is_command = matches!(DeniedRight::in_text(message), DeniedRight::Command);
+    let is_command = Lack::in_text(message) == Lack::Command;
     let command = message.split('\'').nth(1).filter(|_| is_command);
     let command = command.map(|command| format!(" to run '{}'", shortened(command))).unwrap_or_default();
     StoreError::Denied(format!("a right is missing{command}: {SEE_DOCTOR}"))
 }
 
-/// What a user has no right to.
+/// What a user lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum DeniedRight {
+pub(super) enum Lack {
+    /// The right to a command.
     Command,
-    /// To a key or a channel.
+    /// The right to a key or a channel.
     Key,
+    /// The command itself, which the server does not have.
+    Support,
 }
 
-impl DeniedRight {
-    /// Returns the right that a command was denied for, outside of scripts.
-    pub(super) fn of(error: &ServerError) -> Option<DeniedRight> {
-        let message = error.details().unwrap_or_default();
-        (error.code() == "NOPERM").then(|| DeniedRight::in_text(message))
+impl Lack {
+    /// Returns what was lacking for a command outside of scripts, if that is why it was refused.
+    pub(super) fn of(error: &ServerError) -> Option<Lack> {
+        match error.code() {
+            "NOPERM" => Some(Lack::in_text(error.details().unwrap_or_default())),
+            _ => is_unknown_command(error).then_some(Lack::Support),
+        }
     }
 
-    /// Returns the right that the text of a denial names.
-    pub(super) fn in_text(message: &str) -> DeniedRight {
-        // "no permissions to run the 'get' command", and within a script of Redis before 7.2 "can't run this command".
-        if message.contains(" run th") { DeniedRight::Command } else { DeniedRight::Key }
+    /// Returns what the text of a refusal names.
+    pub(super) fn in_text(message: &str) -> Lack {
+        match message {
+            _ if message.contains("Unknown ") => Lack::Support,
+            // "no permissions to run the 'get' command"; within a script of Redis before 7.2 "can't run this command".
+            _ if message.contains(" run th") => Lack::Command,
+            _ => Lack::Key,
+        }
     }
 }
 

@@ -10,14 +10,14 @@ use redis::{Cmd, Value};
 
 use self::view::{HistoryReply, HistoryRequest, LookReply, LookRequest, View, record};
 use super::connection::{CommandReply, Connection, RequestOptions, value_of};
-use super::keys::{INDEX, Keys, RECORDED};
+use super::keys::{HISTORY, INDEX, MISSED, RECORDED};
 use super::reply::{Outcome, nonsense, read, text};
 use super::result::unexpected;
 use super::script::{By, LOOK, Operation, ScriptRequest, json, millis};
 use super::store::RedisStore;
 use crate::backend::admin::{Inspection, LockAdmin, Raised, Removal, Revoked};
 use crate::backend::diagnosis::Diagnosis;
-use crate::backend::{Backend, Reply, StoreError};
+use crate::backend::{Backend, StoreError, TryReply};
 use crate::lock::{FencingToken, Holder, LockName, NotedRecord, Revocation, Token, Unknown};
 
 /// The number of locks inspected by one run of the script, during which the server executes nothing else. In a cluster
@@ -81,7 +81,12 @@ impl RedisStore {
             let replies = self.request_each(&requests, RequestOptions::default()).await?;
             let mut next = later;
             for ((index, _), reply) in open.into_iter().zip(replies) {
-                let cursor = self.names_on_page(&value_of(not_wrong_type(reply)?)?, &mut names)?;
+                if let CommandReply::WrongType(_) = reply {
+                    return Err(StoreError::Config(format!(
+                        "the key {INDEX}, the index of all locks, has another type: name the locks, or delete the key"
+                    )));
+                }
+                let cursor = self.names_on_page(&value_of(reply)?, &mut names)?;
                 if cursor != "0" {
                     next.push((index, cursor));
                 }
@@ -101,7 +106,7 @@ impl RedisStore {
             return Err(nonsense());
         };
         let locks = entries.iter().step_by(2).filter_map(|lock| text(Some(lock)));
-        let prefixed = locks.filter_map(|lock| lock.strip_prefix(self.location.prefix()));
+        let prefixed = locks.filter_map(|lock| lock.strip_prefix(&*self.location.prefix));
         names.extend(prefixed.filter_map(|name| LockName::new(name).ok()));
         Ok(next.to_owned())
     }
@@ -193,25 +198,15 @@ impl RedisStore {
     }
 }
 
-/// Returns the reply to a request about an index, unless that is a key of another type.
-fn not_wrong_type(reply: CommandReply) -> Result<CommandReply, StoreError> {
-    match reply {
-        CommandReply::WrongType(_) => Err(StoreError::Config(format!(
-            "the key {INDEX}, the index of all locks, has another type: name the locks, or delete the key"
-        ))),
-        reply => Ok(reply),
-    }
-}
-
 impl LockAdmin for RedisStore {
-    fn list(&mut self) -> Reply<'_, Result<Vec<LockName>, StoreError>> {
+    fn list(&mut self) -> TryReply<'_, Vec<LockName>> {
         Box::pin(async {
             self.connect().await?;
             self.index(INDEX).await
         })
     }
 
-    fn list_recorded(&mut self) -> Reply<'_, Result<Vec<LockName>, StoreError>> {
+    fn list_with_history(&mut self) -> TryReply<'_, Vec<LockName>> {
         Box::pin(async {
             self.connect().await?;
             self.index(RECORDED).await
@@ -222,19 +217,16 @@ impl LockAdmin for RedisStore {
         &'a mut self,
         names: &'a [LockName],
         token: Option<&'a Token>,
-    ) -> Reply<'a, Result<Inspection, StoreError>> {
+    ) -> TryReply<'a, Inspection> {
         Box::pin(async move {
             self.connect().await?;
             self.inspect_locks(names, token).await
         })
     }
 
-    fn last_fencing_token<'a>(
-        &'a mut self,
-        name: &'a LockName,
-    ) -> Reply<'a, Result<Option<FencingToken>, StoreError>> {
+    fn last_fencing_token<'a>(&'a mut self, name: &'a LockName) -> TryReply<'a, Option<FencingToken>> {
         Box::pin(async move {
-            let Keys { fencing, .. } = self.keys(name);
+            let fencing = self.keys(name).fencing();
             self.connect().await?;
             let last = self.request_one(&fencing, redis::cmd("GET").arg(&fencing).clone()).await?;
             // What is not a number is replaced by the next grant.
@@ -242,11 +234,7 @@ impl LockAdmin for RedisStore {
         })
     }
 
-    fn raise_fencing<'a>(
-        &'a mut self,
-        name: &'a LockName,
-        floor: FencingToken,
-    ) -> Reply<'a, Result<Raised, StoreError>> {
+    fn raise_fencing<'a>(&'a mut self, name: &'a LockName, floor: FencingToken) -> TryReply<'a, Raised> {
         Box::pin(async move {
             let (keys, floor) = (self.keys(name), floor.to_string());
             let raise = Operation::Raise { floor, counter_life: millis(self.counter_ttl()) };
@@ -264,12 +252,12 @@ impl LockAdmin for RedisStore {
         })
     }
 
-    fn history<'a>(&'a mut self, name: &'a LockName) -> Reply<'a, Result<Vec<NotedRecord>, StoreError>> {
+    fn history<'a>(&'a mut self, name: &'a LockName) -> TryReply<'a, Vec<NotedRecord>> {
         Box::pin(async move {
             self.connect().await?;
             let keys = self.keys(name);
-            let mut records = self.outcomes(&keys.history).await?;
-            records.extend(self.outcomes(&keys.missed).await?);
+            let mut records = self.outcomes(&keys.side(HISTORY)).await?;
+            records.extend(self.outcomes(&keys.side(MISSED)).await?);
             records.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
             Ok(records)
         })
@@ -280,7 +268,7 @@ impl LockAdmin for RedisStore {
         name: &'a LockName,
         holder: &'a Holder,
         revocation: &'a Revocation,
-    ) -> Reply<'a, Result<Revoked, StoreError>> {
+    ) -> TryReply<'a, Revoked> {
         Box::pin(async move {
             let Some(fencing) = holder.fencing else { return Ok(Revoked::Gone) };
             let text = serde_json::to_string(revocation).map_err(|_| nonsense())?;
@@ -294,11 +282,7 @@ impl LockAdmin for RedisStore {
         })
     }
 
-    fn remove<'a>(
-        &'a mut self,
-        name: &'a LockName,
-        holder: &'a Holder,
-    ) -> Reply<'a, Result<Removal, StoreError>> {
+    fn remove<'a>(&'a mut self, name: &'a LockName, holder: &'a Holder) -> TryReply<'a, Removal> {
         Box::pin(async move {
             let remove = match (holder.fencing, &holder.digest) {
                 (Some(fencing), _) => Operation::Revoke { fencing: fencing.to_string(), revocation: None },
@@ -310,7 +294,7 @@ impl LockAdmin for RedisStore {
         })
     }
 
-    fn examine<'a>(&'a mut self, diagnosis: &'a Diagnosis) -> Reply<'a, Result<(), StoreError>> {
+    fn examine<'a>(&'a mut self, diagnosis: &'a Diagnosis) -> TryReply<'a, ()> {
         Box::pin(self.examine_server(diagnosis))
     }
 }

@@ -2,9 +2,11 @@
 //! taken by its exact key. All other keys have a reserved prefix that no name can have, and are in the same cluster
 //! slot.
 
+use serde::Serialize;
+
 use super::recipe::{Others, Recipe};
 use super::slot::{SLOTS, hash_tag, number_in_slot, numbers_and_slots, slot_of, slot_of_key};
-use crate::lock::LockName;
+use crate::lock::{LockName, Record};
 
 /// The prefix of the keys that are reserved for dlock.
 pub const RESERVED: &str = "dlock#";
@@ -34,52 +36,52 @@ impl Index {
 }
 
 /// The keys of one lock. The table in script.rs says what is stored in each.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Keys {
     /// Shared with other programs.
+    #[serde(skip)]
     pub lock: String,
-    pub holder: String,
-    pub fencing: String,
-    pub queue: String,
-    pub waiters: String,
-    pub ends: String,
-    pub vacant: String,
-    pub slot_waiters: String,
-    /// With a token appended: the key of one member.
-    pub members: String,
-    /// With a token appended: the channel on which a waiter is notified.
-    pub channels: String,
-    pub history: String,
-    pub missed: String,
     /// The suffix of the side keys, after their kind.
     pub tail: String,
     pub index: String,
     /// The other keys of the lock's recipe.
+    #[serde(rename = "recipe")]
     pub others: Others,
 }
+
+/// The kinds of side keys that hold the state of a lock, except the keys of its members and the fencing counter.
+pub const SIDES: [&str; 8] =
+    ["holder", "queue", "waiters", "member-ends", "free-slots", "waiter-slots", HISTORY, MISSED];
+pub const HISTORY: &str = "history";
+pub const MISSED: &str = "missed";
 
 impl Keys {
     pub fn new(prefix: &str, index: Index, recipe: Recipe, name: &LockName) -> Keys {
         let lock = format!("{prefix}{name}");
-        let (tail, others) = (tail(&lock), recipe.others(&lock));
-        let side = |what: &str| format!("{RESERVED}{what}:{tail}");
-        Keys {
-            holder: side("holder"),
-            fencing: others.counter.clone().unwrap_or_else(|| side("fencing")),
-            queue: side("queue"),
-            waiters: side("waiters"),
-            ends: side("member-ends"),
-            vacant: side("free-slots"),
-            slot_waiters: side("waiter-slots"),
-            members: format!("{}:", side("member")),
-            channels: format!("{}:", side("call")),
-            history: side("history"),
-            missed: side("missed"),
-            index: index.of(&lock),
-            tail,
-            lock,
-            others,
-        }
+        Keys { tail: tail(&lock), index: index.of(&lock), others: recipe.others(&lock), lock }
+    }
+
+    /// Returns the side key of this kind.
+    pub fn side(&self, kind: &str) -> String {
+        format!("{RESERVED}{kind}:{}", self.tail)
+    }
+
+    pub fn fencing(&self) -> String {
+        self.others.counter.clone().unwrap_or_else(|| self.side("fencing"))
+    }
+
+    pub fn member(&self, token: &str) -> String {
+        format!("{}:{token}", self.side("member"))
+    }
+
+    /// Returns the channel on which a waiter is notified.
+    pub fn channel(&self, token: &str) -> String {
+        format!("{}:{token}", self.side("call"))
+    }
+
+    /// Returns the list that keeps this outcome.
+    pub fn history_of(&self, record: Option<&Record>) -> String {
+        self.side(if record.is_none_or(Record::has_held) { HISTORY } else { MISSED })
     }
 }
 
@@ -98,19 +100,18 @@ fn tail(lock: &str) -> String {
 
 /// The key in which the locks of a slot are listed, for each slot.
 pub fn indexes() -> Vec<String> {
-    let mut numbers: Vec<Option<u32>> = vec![None; usize::from(SLOTS)];
-    let mut missing = numbers.len();
-    for (number, slot) in numbers_and_slots() {
-        let of_slot = &mut numbers[usize::from(slot)];
-        if of_slot.is_none() {
-            *of_slot = Some(number);
+    let mut indexes = vec![String::new(); usize::from(SLOTS)];
+    let (mut missing, mut numbers) = (indexes.len(), numbers_and_slots());
+    while missing > 0
+        && let Some((number, slot)) = numbers.next()
+    {
+        let index = &mut indexes[usize::from(slot)];
+        if index.is_empty() {
+            *index = index_of_slot(number);
             missing -= 1;
         }
-        if missing == 0 {
-            break;
-        }
     }
-    numbers.into_iter().map(|number| index_of_slot(number.unwrap_or(0))).collect()
+    indexes
 }
 
 fn index_of_slot(number_in_slot: u32) -> String {
@@ -146,8 +147,8 @@ mod tests {
                 let keys =
                     Keys::new(prefix, Index::OfSlot, Recipe::Plain, &LockName::new(name).expect("good name"));
                 assert_eq!(slot_of_key(&keys.lock), slot_of_key(&keys.index));
-                let members = keys.members + "0123";
-                for key in [keys.holder, keys.fencing, keys.queue, keys.waiters, keys.history, members] {
+                let sides = SIDES.map(|kind| keys.side(kind));
+                for key in sides.into_iter().chain([keys.fencing(), keys.member("0123")]) {
                     assert_eq!(slot_of_key(&keys.lock), slot_of_key(&key), "{prefix}{name}");
                     assert!(seen.insert(key.clone()), "{prefix}{name}: {key}");
                 }
@@ -163,7 +164,7 @@ mod tests {
         for _ in 0..2_000 {
             let Ok(name) = LockName::new(&random.text(&alphabet, 7)) else { continue };
             let keys = Keys::new("", Index::OfDatabase, Recipe::Plain, &name);
-            for key in [keys.lock, keys.holder, keys.fencing, keys.queue, keys.waiters, keys.members] {
+            for key in [keys.side("holder"), keys.fencing(), keys.member(""), keys.lock] {
                 assert_eq!(owner.entry(key).or_insert_with(|| name.clone()), &name);
             }
         }

@@ -16,12 +16,12 @@ use crate::lock::LockName;
 #[derive(Clone)]
 pub struct Location {
     pub(super) topology: Topology,
-    database: Option<u32>,
+    pub(super) database: u32,
     pub(super) security: Security,
     pub(super) sentinel_credentials: Credentials,
     /// How other programs take the same locks.
     pub(super) recipe: Recipe,
-    prefix: Option<String>,
+    pub(super) prefix: String,
     /// The number of replicas that have to confirm a granted lock.
     pub(super) wait_replicas: u32,
     /// The server is to speak RESP3.
@@ -46,11 +46,8 @@ impl Location {
     }
 
     pub(super) fn keys(&self, name: &LockName) -> Keys {
-        let index = match self.topology {
-            Topology::Server(_) | Topology::Sentinel { .. } | Topology::Redlock(_) => Index::OfDatabase,
-            Topology::Cluster(_) => Index::OfSlot,
-        };
-        Keys::new(self.prefix(), index, self.recipe, name)
+        let index = if self.is_cluster() { Index::OfSlot } else { Index::OfDatabase };
+        Keys::new(&self.prefix, index, self.recipe, name)
     }
 
     /// Whether a waiter may be connected to another server than the one on which the lock is released, and be notified
@@ -61,14 +58,6 @@ impl Location {
 
     pub(super) fn is_cluster(&self) -> bool {
         matches!(self.topology, Topology::Cluster(_))
-    }
-
-    pub(super) fn database(&self) -> u32 {
-        self.database.unwrap_or(0)
-    }
-
-    pub(super) fn prefix(&self) -> &str {
-        self.prefix.as_deref().unwrap_or(self.recipe.prefix())
     }
 
     /// The name under which the client authenticates.

@@ -8,7 +8,7 @@
 --
 -- 1. It joins: it gets a number in `queue` and an entry in `waiters`, which expires unless it sends a request every lease.
 -- 2. The first waiter that the lock has room for is called, and so are those behind it that fit beside it
---    (`advance_queue`, at a release or at any claim). It is sent `called`; the next two are sent `next`.
+--    (`turn`, at a release or at any claim). It is sent `called`; the next two are sent `next`.
 -- 3. It claims within `claim_ms`: its next request is granted, it leaves the queue, and is a member.
 -- 4. If it does not claim in time, or cannot be reached, or its entry has expired, it loses its queue position; the next
 --    waiter is called. If it is alive, its next request joins again, at the end.
@@ -41,7 +41,7 @@ local slow_claim_ms = 2000
 local max_called, max_expired = 64, 200
 -- A called waiter that has not claimed after this many ms is late. Then at most this many waiters at the head of the
 -- queue are called although it is not their turn. The latter is less than `max_called / 2`, so that it is not mistaken
--- for a run of readers (`acquire`).
+-- for a run of readers (`is_in_run`).
 local late_after_ms, max_ahead = 50, 32
 -- The length of the longest value that is read from the lock. Longer values are data of other programs.
 local max_value_length = 8192
@@ -50,7 +50,7 @@ local max_value_length = 8192
 -- not be discovered while a command runs. Nothing is changed, because the scratch key and the field do not exist, and
 -- the HSET lacks an argument. A server that accepts no writes, which the first trial shows, reports that error later
 -- from the operation itself; after a write that it lets through, the operation would not get that error any more.
-if request.tries_rights then
+local function denied_rights()
   local scratch, denied = members .. token .. '?', {}
   local trials = {
     {'SET', scratch, 'x', 'XX'}, {'DEL', scratch}, {'PEXPIRE', scratch, 1}, {'HSET', scratch, 'x', 'y', 'z'},
@@ -73,6 +73,11 @@ if request.tries_rights then
       break
     end
   end
+  return denied
+end
+
+if request.tries_rights then
+  local denied = denied_rights()
   if denied[1] then
     return cjson.encode({outcome = 'denied', denied = denied})
   end
@@ -357,9 +362,9 @@ local function record_outcome(text)
   end
 end
 
--- The eviction policy of the server; nil if it does not evict keys.
+-- The eviction policy of the server, if it is requested; nil if the server does not evict keys.
 local function eviction_policy()
-  local info = try('INFO', 'memory')
+  local info = request.eviction and try('INFO', 'memory')
   if type(info) == 'string' and not string.find(info, '\nmaxmemory:0\r', 1, true) then
     local policy = string.match(info, 'maxmemory_policy:([%w-]+)')
     return policy ~= 'noeviction' and policy or nil
@@ -381,7 +386,7 @@ local function extend_lock(lease)
   set_expiry(to)
 end
 
-local function remove_waiter(id)
+local function leave_queue(id)
   call('ZREM', queue, id)
   call('HDEL', waiters, id)
   try('ZREM', slot_waiters, id)
@@ -413,7 +418,7 @@ local function notify(id, w, word)
   return w.delivery == '0' or w.delivery == '3' or try('PUBLISH', channels .. id, word) ~= 0 or w.delivery == '2'
 end
 
-local function is_compatible(wants, of, held, occupied_slots, slots)
+local function fits(wants, of, held, occupied_slots, slots)
   return not held or wants == 's' and held == 's' or wants == 'c' and held == 'c' and of == slots and occupied_slots < of
 end
 
@@ -430,7 +435,7 @@ local function notify_next(place, me)
     if w and (id == me or notify(id, w, 'next')) then
       notified = notified + 1
     else
-      remove_waiter(id)
+      leave_queue(id)
     end
   end
   return notified
@@ -446,32 +451,61 @@ local function call_waiter(id, w)
   return true
 end
 
+-- There is room for the claim, but the called waiters have not taken it: they may be dead, and those behind them too. So
+-- all of them are called now, from this position on, and together they cost the time of one claim. The first of them that
+-- claims still comes first, and the others keep their positions. Returns until when a waiter ahead may claim.
+local function call_ahead(me, place, promised)
+  local ahead = me and call('ZRANK', queue, me) or call('ZCARD', queue)
+  for _, id in ipairs(call('ZRANGE', queue, place, math.min(ahead, math.max(place, max_ahead)) - 1)) do
+    local w = read_waiter(id)
+    if w and not fits(w.mode, w.of, mode, used, slots) then
+      break
+    elseif w and (w.called > 0 or w.ends > now and call_waiter(id, w)) then
+      promised = math.max(promised, w.called)
+    end
+  end
+  return promised
+end
+
+-- Notifies those behind the called waiters that the queue has moved: the next two and, because all of these may have been
+-- stopped together, the last one, which is to check on them.
+local function notify_behind(place, me)
+  local notified = notify_next(place, me)
+  if call('ZCARD', queue) > place + notified then
+    local last = call('ZRANGE', queue, -1, -1)[1]
+    local w = read_waiter(last)
+    if last ~= me and not (w and notify(last, w, 'look')) then
+      leave_queue(last)
+    end
+  end
+end
+
 -- Calls the waiters whose turn it is, from the head of the queue while there is room, a limited number at a time: each
--- of them that claims has the next one called. Notifies the next two waiters and the last one that the queue has moved.
--- Waiters that did not claim in time, or that cannot be reached, lose their queue position. `me` is not called but
--- granted. `wants` and `many`: the mode and the slots of the claim of this request, if it has one; it stands in the
--- queue as `me`, or behind the queue. Returns whether the claim is granted; until when a waiter ahead may claim; the
--- mode held, the slots taken and the number of slots then; and whether all waiters have been called.
-local function advance_queue(me, wants, many)
+-- of them that claims has the next one called. Waiters that did not claim in time, or that cannot be reached, lose their
+-- queue position. `me` is not called but granted. `wants` and `many`: the mode and the slots of the claim of this
+-- request, if it has one; it stands in the queue as `me`, or behind the queue. Returns whether the claim is granted; until
+-- when a waiter ahead may claim; the mode held, the slots taken and the number of slots then; and whether all waiters
+-- have been called.
+local function turn(me, wants, many)
   local held, occupied_slots, of = mode, used, slots
-  local place, called, late, granted, promised = 0, false, false, false, 0
+  local place, called, late, granted_now, promised = 0, false, false, false, 0
   while true do
     local id = call('ZRANGE', queue, place, place)[1]
     if not id then
       break
     end
     local w = read_waiter(id)
-    if not w or id ~= me and (w.ends < now or w.called > 0 and w.called <= now) then
-      remove_waiter(id)
-    elseif not is_compatible(w.mode, w.of, held, occupied_slots, of) or place >= max_called then
+    if not w or id ~= me and (w.ends <= now or w.called > 0 and w.called <= now) then
+      leave_queue(id)
+    elseif not fits(w.mode, w.of, held, occupied_slots, of) or place >= max_called then
       break
     elseif id == me then
-      held, of, occupied_slots, granted = w.mode, w.of, occupied_slots + 1, true
-      remove_waiter(id)
+      held, of, occupied_slots, granted_now = w.mode, w.of, occupied_slots + 1, true
+      leave_queue(id)
     else
       local is_new = w.called == 0
       if is_new and not call_waiter(id, w) then
-        remove_waiter(id)
+        leave_queue(id)
       else
         held, of, occupied_slots, called = w.mode, w.of, occupied_slots + 1, called or is_new
         late = late or w.called - now <= claim_ms - late_after_ms
@@ -479,33 +513,14 @@ local function advance_queue(me, wants, many)
       end
     end
   end
-  -- There is room for the claim, but the called waiters have not taken it: they may be dead, and those behind them too.
-  -- So all of them are called now, and together they cost the time of one claim. The first of them that claims still
-  -- comes first, and the others keep their positions. A claim calls others only once per call window, or the called
-  -- waiters would call each other.
-  if wants and not granted and (called or late and not me) and is_compatible(wants, many, mode, used, slots) then
-    local ahead = me and call('ZRANK', queue, me) or call('ZCARD', queue)
-    for _, id in ipairs(call('ZRANGE', queue, place, math.min(ahead, math.max(place, max_ahead)) - 1)) do
-      local w = read_waiter(id)
-      if w and not is_compatible(w.mode, w.of, mode, used, slots) then
-        break
-      elseif w and (w.called > 0 or w.ends >= now and call_waiter(id, w)) then
-        promised = math.max(promised, w.called)
-      end
-    end
+  -- A claim calls others only once per call window, or the called waiters would call each other.
+  if wants and not granted_now and (called or late and not me) and fits(wants, many, mode, used, slots) then
+    promised = call_ahead(me, place, promised)
   end
   if called then
-    local notified = notify_next(place, me)
-    -- All of these may have been stopped together, so the last waiter is to check on them.
-    if call('ZCARD', queue) > place + notified then
-      local last = call('ZRANGE', queue, -1, -1)[1]
-      local w = read_waiter(last)
-      if last ~= me and not (w and notify(last, w, 'look')) then
-        remove_waiter(last)
-      end
-    end
+    notify_behind(place, me)
   end
-  return granted, promised, held, occupied_slots, of, call('ZCARD', queue) == place
+  return granted_now, promised, held, occupied_slots, of, call('ZCARD', queue) == place
 end
 
 local function fencing_of(id)
@@ -513,8 +528,8 @@ local function fencing_of(id)
 end
 
 -- Calls the waiters whose turn it is, and removes the lock from the index if it has no user left.
-local function advance_or_unlist()
-  advance_queue(nil)
+local function call_next()
+  turn(nil)
   if not mode and call('EXISTS', queue) == 0 then
     try('ZREM', index, lock)
   end
@@ -522,7 +537,7 @@ end
 
 -- With `once_per`, whether a free lock may be granted: the reply to a claim that is not due, or whose record of the last
 -- success is in an unknown format; or how far, in ms, a record lies in the future that is ignored.
-local function check_success()
+local function due()
   local text = call('GET', success)
   if not text and ARGV[2] then
     -- It may still exist on the node that the keys migrate from.
@@ -600,237 +615,221 @@ local function next_fencing(to, life, noted)
   end
 end
 
--- A token that is a member already belongs to an earlier attempt of the same client whose reply was lost. Numbers of 16
--- digits are formatted explicitly: Lua would write them as `1.7e+15`. The server's time is used only as the seed of the
--- counters, for the end of queue entries, and for the age of a holder. The lock is set last: a failure before that (a
--- missing permission, no memory) has taken nothing.
-local function acquire()
-  local lease, identity, wants, of = request.lease, request.identity, request.mode, request.slots
-  local delivery, entry_ttl = request.delivery, request.entry_ttl
-  local ticket, restored = tonumber(request.ticket), tonumber(request.restored)
-  local eviction = request.eviction and eviction_policy() or nil
+-- The reply to a claim that is granted.
+local function granted(fencing, slot, undated)
+  add_to_index(request.lease)
+  read_lock()
+  return {
+    outcome = 'granted', fencing = fencing, lease = request.ttl, slot = tonumber(slot), undated = undated,
+    eviction = eviction_policy()
+  }
+end
 
+-- Takes the free lock, with this record of its first member. The lock is set last: a failure before that (a missing
+-- permission, no memory) has taken nothing.
+local function take_lock(fencing, slot, text)
+  local lease, wants, of = request.lease, request.mode, request.slots
+  local new = token
+  if wants ~= 'x' then
+    new = 'dlock:' .. (wants == 's' and 's' or string.format('c%.0f', of)) .. ':' .. fencing
+  end
+  call('DEL', holder)
+  call('HSET', holder, 'format', wants == 'x' and 1 or 2, 'value', new, 'mode', wants, 'slots', of, 'm:' .. token, slot)
+  call('PEXPIRE', holder, lease)
+  if wants ~= 'x' then
+    call('DEL', ends)
+    call('DEL', vacant)
+    call('ZADD', ends, now + lease, token)
+    call('PEXPIRE', ends, lease + 1000)
+  end
+  if wants == 'c' then
+    call('HSET', holder, 'high', 1)
+  end
+  call('SET', members .. token, text, 'PX', lease)
+  write_lock(new, lease)
+end
+
+-- Adds the claim as a member, and takes the lock if it is the first one.
+local function hold(fencing, slot, undated)
+  local lease = request.lease
+  local text = string.format('{"fencing":%s,"at":%.0f,"lease":%.0f,"identity":', fencing, now, lease)
+    .. request.identity .. '}'
+  if mode then
+    call('HSET', holder, 'm:' .. token, slot)
+    call('SET', members .. token, text, 'PX', lease)
+    if mode ~= 'x' then
+      call('ZADD', ends, now + lease, token)
+    end
+    count = count + 1
+    extend_lock(lease)
+  else
+    take_lock(fencing, slot, text)
+  end
+  return granted(fencing, slot, undated)
+end
+
+-- Takes the lowest free slot.
+local function free_slot()
+  local slot = 0
+  if mode == 'c' then
+    local lowest = call('ZRANGE', vacant, 0, 0)[1]
+    if lowest then
+      call('ZREM', vacant, lowest)
+      return lowest
+    end
+    slot, high = high, high + 1
+    call('HSET', holder, 'high', string.format('%.0f', high))
+  end
+  while mode == 'x' and occupied[string.format('%.0f', slot)] do
+    slot = slot + 1
+  end
+  return string.format('%.0f', slot)
+end
+
+-- Grants the lock to the claim, whose turn it is. `restored`: the fencing token of a hold of a Redlock that this node has
+-- lost.
+local function grant(restored)
   local undated = nil
-  local function answer(fencing, slot)
-    add_to_index(lease)
-    read_lock()
-    return {
-      outcome = 'granted', fencing = fencing, lease = lease, slot = tonumber(slot), undated = undated, eviction = eviction
-    }
+  if request.once_per and not restored then
+    local reply, ahead = due()
+    if reply then
+      call_next()
+      return reply
+    end
+    undated = ahead
   end
-
-  -- Adds the claim as a member, and takes the lock if it is the first one.
-  local function join(fencing, slot)
-    local text = string.format('{"fencing":%s,"at":%.0f,"lease":%.0f,"identity":', fencing, now, lease) .. identity .. '}'
-    if mode then
-      call('HSET', holder, 'm:' .. token, slot)
-      call('SET', members .. token, text, 'PX', lease)
-      if mode ~= 'x' then
-        call('ZADD', ends, now + lease, token)
-      end
-      count = count + 1
-      extend_lock(lease)
-    else
-      local new = token
-      if wants ~= 'x' then
-        new = 'dlock:' .. (wants == 's' and 's' or string.format('c%.0f', of)) .. ':' .. fencing
-      end
-      call('DEL', holder)
-      call('HSET', holder, 'format', wants == 'x' and 1 or 2, 'value', new, 'mode', wants, 'slots', of, 'm:' .. token, slot)
-      call('PEXPIRE', holder, lease)
-      if wants ~= 'x' then
-        call('DEL', ends)
-        call('DEL', vacant)
-        call('ZADD', ends, now + lease, token)
-        call('PEXPIRE', ends, lease + 1000)
-      end
-      if wants == 'c' then
-        call('HSET', holder, 'high', 1)
-      end
-      call('SET', members .. token, text, 'PX', lease)
-      write_lock(new, lease)
-    end
-    return answer(fencing, slot)
+  local fencing = next_fencing(restored or 0, request.counter_life, restored)
+  if not fencing then
+    return {outcome = 'counter_exhausted'}
   end
+  try('ZREMRANGEBYSCORE', index, '-inf', now - index_margin)
+  try('PEXPIRE', index, retention)
+  return hold(fencing, request.mode == 'c' and free_slot() or '', undated)
+end
 
-  -- Takes the lowest free slot.
-  local function take_slot()
-    local slot = 0
-    if mode == 'c' then
-      local lowest = call('ZRANGE', vacant, 0, 0)[1]
-      if lowest then
-        call('ZREM', vacant, lowest)
-        return lowest
-      end
-      slot, high = high, high + 1
-      call('HSET', holder, 'high', string.format('%.0f', high))
-    end
-    while mode == 'x' and occupied[string.format('%.0f', slot)] do
-      slot = slot + 1
-    end
-    return string.format('%.0f', slot)
+-- Grants the lock again to a token that is a member already: it belongs to an earlier attempt of the same client whose
+-- reply was lost.
+local function grant_again()
+  local fencing = holds(token) and fencing_of(token)
+  if fencing then
+    call('PEXPIRE', members .. token, request.lease)
+    record_lease_end(token, request.lease)
+    extend_lock(request.lease)
+    leave_queue(token)
+    return granted(fencing, call('HGET', holder, 'm:' .. token))
   end
+end
 
-  local function grant()
-    if request.once_per and not restored then
-      local reply, ahead = check_success()
-      if reply then
-        advance_or_unlist()
-        return reply
-      end
-      undated = ahead
-    end
-    local fencing = next_fencing(restored or 0, request.counter_life, restored)
-    if not fencing then
-      return {outcome = 'counter_exhausted'}
-    end
-    try('ZREMRANGEBYSCORE', index, '-inf', now - index_margin)
-    try('PEXPIRE', index, retention)
-    return join(fencing, wants == 'c' and take_slot() or '')
-  end
-
-  if holds(token) then
-    local fencing = fencing_of(token)
-    if fencing then
-      call('PEXPIRE', members .. token, lease)
-      record_lease_end(token, lease)
-      extend_lock(lease)
-      remove_waiter(token)
-      return answer(fencing, call('HGET', holder, 'm:' .. token))
-    end
-  end
-
-  local outer_token = nil
+-- Enters the hold that the client runs in. Returns nil if there is none, and the client does not need one.
+local function enter()
+  local wants, of, outer_token = request.mode, request.slots, nil
   for _, outer in ipairs(request.outer) do
     if holds(outer) then
       outer_token = outer
     end
   end
-  if outer_token then
-    if mode == 'c' and wants == 'c' and slots ~= of then
-      return {outcome = 'other_slots', slots = slots}
-    end
-    if mode ~= 'x' and mode ~= wants then
-      return {outcome = 'outer_mode', mode = mode, slots = slots}
-    end
-    local fencing, slot = fencing_of(outer_token), ''
-    if not fencing then
-      return {outcome = 'outer_lost'}
-    end
-    count_members()
-    if wants == 'c' and mode == 'x' then
-      slot = take_slot()
-    elseif wants == 'c' then
-      slot = call('HGET', holder, 'm:' .. outer_token) or ''
-      call('HSET', holder, 'n:' .. slot, tonumber(call('HGET', holder, 'n:' .. slot) or 0) + 1)
-    end
-    return join(fencing, slot)
-  elseif request.must_nest then
+  if not outer_token then
+    return request.must_nest and {outcome = 'outer_lost'} or nil
+  end
+  if mode == 'c' and wants == 'c' and slots ~= of then
+    return {outcome = 'other_slots', slots = slots}
+  end
+  if mode ~= 'x' and mode ~= wants then
+    return {outcome = 'outer_mode', mode = mode, slots = slots}
+  end
+  local fencing, slot = fencing_of(outer_token), ''
+  if not fencing then
     return {outcome = 'outer_lost'}
   end
+  count_members()
+  if wants == 'c' and mode == 'x' then
+    slot = free_slot()
+  elseif wants == 'c' then
+    slot = call('HGET', holder, 'm:' .. outer_token) or ''
+    call('HSET', holder, 'n:' .. slot, tonumber(call('HGET', holder, 'n:' .. slot) or 0) + 1)
+  end
+  return hold(fencing, slot)
+end
 
-  if mode == 's' or mode == 'c' then
-    count_members()
-    if count == 0 then
-      free_lock()
+-- Another number of slots that the live users of the lock have agreed on: all of them must use the same.
+local function other_slots()
+  local of = request.slots
+  if mode == 'c' and slots ~= of then
+    return slots
+  end
+  -- All live waiters for a slot use the same number, so checking one of them is enough.
+  for _ = 1, max_expired do
+    local last = call('ZRANGE', slot_waiters, -1, -1, 'WITHSCORES')
+    local w = last[1] and tonumber(last[2]) > now and read_waiter(last[1])
+    if w and w.of ~= of and last[1] ~= token then
+      return w.of
+    elseif w or not last[1] or tonumber(last[2]) <= now then
+      return nil
+    end
+    call('ZREM', slot_waiters, last[1])
+  end
+end
+
+-- Whether a waiter for a lock that several may hold was called, and so were enough waiters behind it: then there is no
+-- need to check each of them.
+local function is_in_run(w)
+  if w and w.called > now and request.mode ~= 'x' and fits(request.mode, request.slots, mode, used, slots) then
+    local later = call('ZRANGE', queue, max_called / 2, max_called / 2)[1]
+    later = later and read_waiter(later)
+    return later and later.called > now
+  end
+end
+
+-- How the claim is notified as a waiter; `w` is its entry so far.
+local function delivery_of(w)
+  if w then
+    return (w.delivery == '0' or w.delivery == '3') and '0' or request.delivery
+  elseif request.delivery ~= '0' and try('PUBLISH', channels .. token, 'hello') ~= 1 then
+    -- The client that frees the lock has the same permissions: a message that cannot reach us from here will not reach
+    -- us from there.
+    return '0'
+  end
+  return request.delivery
+end
+
+-- Takes a queue position, or keeps the one that the claim has with its entry `w`. Returns how it is notified, and the
+-- error if the entry cannot be stored.
+local function join_queue(w)
+  local delivery, entry_ttl, ticket = delivery_of(w), request.entry_ttl, tonumber(request.ticket)
+  local place_now = w and call('ZSCORE', queue, token)
+  if not place_now or ticket and tonumber(place_now) ~= ticket then
+    local last = call('ZRANGE', queue, -1, -1, 'WITHSCORES')
+    local place_then = ticket or math.max(tonumber(last[2] or 0) + 1, time[1] * 1000000 + time[2])
+    call('HSET', waiters, 'format', 1)
+    call('ZADD', queue, string.format('%.0f', place_then), token)
+  end
+  if delivery == '0' and (call('ZRANK', queue, token) or 0) > 1 then
+    delivery = '3'
+  end
+  w = {
+    mode = request.mode, of = request.slots, delivery = delivery, ends = now + entry_ttl, called = 0, who = request.identity
+  }
+  local noted = write_waiter(token, w)
+  if type(noted) == 'table' and not string.find(noted.err, 'OOM', 1, true) then
+    return delivery, noted
+  end
+  if w.mode == 'c' then
+    call('ZADD', slot_waiters, w.ends, token)
+    if call('PTTL', slot_waiters) < entry_ttl then
+      call('PEXPIRE', slot_waiters, entry_ttl * 2)
     end
   end
-
-  -- All live users of a lock must use the same number of slots.
-  if wants == 'c' then
-    if mode == 'c' and slots ~= of then
-      remove_waiter(token)
-      return {outcome = 'other_slots', slots = slots}
-    end
-    -- All live waiters for a slot use the same number, so checking one of them is enough.
-    for _ = 1, max_expired do
-      local last = call('ZRANGE', slot_waiters, -1, -1, 'WITHSCORES')
-      local w = last[1] and tonumber(last[2]) >= now and read_waiter(last[1])
-      if w and w.of ~= of and last[1] ~= token then
-        remove_waiter(token)
-        return {outcome = 'other_slots', slots = w.of}
-      elseif w or not last[1] or tonumber(last[2]) < now then
-        break
-      end
-      call('ZREM', slot_waiters, last[1])
-    end
+  add_to_index(entry_ttl)
+  if call('PTTL', queue) < entry_ttl then
+    call('PEXPIRE', queue, entry_ttl * 2)
+    call('PEXPIRE', waiters, entry_ttl * 2)
   end
+  return delivery
+end
 
-  if restored then
-    remove_waiter(token)
-    return is_compatible(wants, of, mode, used, slots) and grant() or {outcome = 'outer_lost'}
-  end
-
-  local place, granted, promised = 0, false, 0
-  local format = call('HGET', waiters, 'format')
-  if not format then
-    -- Only if needed: after its first write a script may go on although the server is out of memory.
-    if call('EXISTS', queue) == 1 then
-      call('DEL', queue)
-    end
-    if is_compatible(wants, of, mode, used, slots) then
-      return grant()
-    end
-  elseif format ~= '1' then
-    return {outcome = 'other_format', format = format}
-  end
-  if request.waits then
-    local w = read_waiter(token)
-    if w and w.called > now and wants ~= 'x' and is_compatible(wants, of, mode, used, slots) then
-      local later = call('ZRANGE', queue, max_called / 2, max_called / 2)[1]
-      later = later and read_waiter(later)
-      if later and later.called > now then
-        -- It was called, and so were enough waiters behind it: there is no need to check each of them.
-        remove_waiter(token)
-        return grant()
-      end
-    end
-    if w then
-      delivery = (w.delivery == '0' or w.delivery == '3') and '0' or delivery
-    elseif delivery ~= '0' and try('PUBLISH', channels .. token, 'hello') ~= 1 then
-      -- The client that frees the lock has the same permissions: a message that cannot reach us from here will not
-      -- reach us from there.
-      delivery = '0'
-    end
-    local place_now = w and call('ZSCORE', queue, token)
-    if not place_now or ticket and tonumber(place_now) ~= ticket then
-      local last = call('ZRANGE', queue, -1, -1, 'WITHSCORES')
-      local place_then = ticket or math.max(tonumber(last[2] or 0) + 1, time[1] * 1000000 + time[2])
-      call('HSET', waiters, 'format', 1)
-      call('ZADD', queue, string.format('%.0f', place_then), token)
-    end
-    if delivery == '0' and (call('ZRANK', queue, token) or 0) > 1 then
-      delivery = '3'
-    end
-    w = {mode = wants, of = of, delivery = delivery, ends = now + entry_ttl, called = 0, who = identity}
-    local noted = write_waiter(token, w)
-    if type(noted) == 'table' and not string.find(noted.err, 'OOM', 1, true) then
-      return noted
-    end
-    if wants == 'c' then
-      call('ZADD', slot_waiters, w.ends, token)
-      if call('PTTL', slot_waiters) < entry_ttl then
-        call('PEXPIRE', slot_waiters, entry_ttl * 2)
-      end
-    end
-    add_to_index(entry_ttl)
-    if call('PTTL', queue) < entry_ttl then
-      call('PEXPIRE', queue, entry_ttl * 2)
-      call('PEXPIRE', waiters, entry_ttl * 2)
-    end
-    granted, promised = advance_queue(token, wants, of)
-    if granted then
-      return grant()
-    end
-    place = (call('ZRANK', queue, token) or -1) + 1
-  else
-    local _, until_, held, occupied_slots, many, all = advance_queue(nil, wants, of)
-    if all and is_compatible(wants, of, held, occupied_slots, many) then
-      return grant()
-    end
-    promised = is_compatible(wants, of, mode, used, slots) and until_ or 0
-  end
-
+-- The reply to a claim that is not granted: who holds the lock, and the records of some of them. `promised`: until when a
+-- waiter ahead may claim.
+local function busy(place, promised, delivery)
   local rest = call('PTTL', lock)
   local ids, records = {}, {}
   if mode == 'x' then
@@ -841,7 +840,7 @@ local function acquire()
     end
   elseif mode and mode ~= 'f' then
     -- A slot becomes free when the first lease ends, the lock when the last one ends.
-    rest = math.max(lease_end(mode == 'c' and wants == 'c' and 0 or -1) - now, 0)
+    rest = math.max(lease_end(mode == 'c' and request.mode == 'c' and 0 or -1) - now, 0)
     ids = call('ZRANGE', ends, -16, -1)
   end
   for i = 1, math.min(#ids, 16) do
@@ -858,8 +857,80 @@ local function acquire()
   return {
     outcome = 'busy', kind = what, remaining = rest, position = place, call_remaining = math.max(promised - now, 0),
     now = now, can_be_notified = delivery ~= '0' and delivery ~= '3', holders = count,
-    records = records[1] and records or nil, eviction = eviction
+    records = records[1] and records or nil, eviction = eviction_policy()
   }
+end
+
+-- Decides on a claim that neither has the lock nor enters a hold: grants it, or lets it wait.
+local function claim_in_order()
+  local wants, of = request.mode, request.slots
+  local place, promised, delivery = 0, 0, request.delivery
+  if request.waits then
+    local w, granted_now, failure = read_waiter(token), false, nil
+    if w and w.ends <= now then
+      leave_queue(token)
+      w = nil
+    end
+    if is_in_run(w) then
+      leave_queue(token)
+      return grant()
+    end
+    delivery, failure = join_queue(w)
+    if failure then
+      return failure
+    end
+    granted_now, promised = turn(token, wants, of)
+    if granted_now then
+      return grant()
+    end
+    place = (call('ZRANK', queue, token) or -1) + 1
+  else
+    local _, until_, held, occupied_slots, many, all = turn(nil, wants, of)
+    if all and fits(wants, of, held, occupied_slots, many) then
+      return grant()
+    end
+    promised = until_
+  end
+  -- Waiters ahead may be called beside holders that exclude this one.
+  return busy(place, fits(wants, of, mode, used, slots) and promised or 0, delivery)
+end
+
+-- Decides on a request for the lock. Numbers of 16 digits are formatted explicitly: Lua would write them as `1.7e+15`.
+-- The server's time is used only as the seed of the counters, for the end of queue entries, and for the age of a holder.
+local function claim()
+  local wants, of, restored = request.mode, request.slots, tonumber(request.restored)
+  local reply = grant_again() or enter()
+  if reply then
+    return reply
+  end
+  if mode == 's' or mode == 'c' then
+    count_members()
+    if count == 0 then
+      free_lock()
+    end
+  end
+  local other = wants == 'c' and other_slots()
+  if other then
+    leave_queue(token)
+    return {outcome = 'other_slots', slots = other}
+  end
+  if restored then
+    leave_queue(token)
+    return fits(wants, of, mode, used, slots) and grant(restored) or {outcome = 'outer_lost'}
+  end
+  local format = call('HGET', waiters, 'format')
+  if not format then
+    -- Only if needed: after its first write a script may go on although the server is out of memory.
+    if call('EXISTS', queue) == 1 then
+      call('DEL', queue)
+    end
+    if fits(wants, of, mode, used, slots) then
+      return grant()
+    end
+  elseif format ~= '1' then
+    return {outcome = 'other_format', format = format}
+  end
+  return claim_in_order()
 end
 
 -- Never creates the lock anew, and uses no command that is refused when the server is out of memory. An expiry that was
@@ -925,14 +996,14 @@ local function release()
     rest = 0
   end
   record_outcome(request.record)
-  local place = call('ZRANK', queue, token)
+  local place, is_member = call('ZRANK', queue, token), holds(token)
   if place then
-    remove_waiter(token)
+    leave_queue(token)
     if place < 2 then
       notify_next(0, nil)
     end
   end
-  if holds(token) then
+  if is_member then
     outcome = rest > 0 and 'kept' or 'released'
     if request.success and not is_revoked then
       unrecorded = record_success()
@@ -941,7 +1012,9 @@ local function release()
   else
     count_members()
   end
-  advance_or_unlist()
+  if place or is_member then
+    call_next()
+  end
   return {outcome = outcome, unrecorded = unrecorded}
 end
 
@@ -967,7 +1040,7 @@ local function revoke()
     end
   end
   if removed > 0 then
-    advance_or_unlist()
+    call_next()
   end
   return {outcome = notified + removed > 0 and 'ended' or 'gone', notified = notified, removed = removed}
 end
@@ -979,7 +1052,7 @@ local function delete_foreign()
     return {outcome = 'gone'}
   end
   free_lock()
-  advance_or_unlist()
+  call_next()
   return {outcome = 'ended', notified = 0, removed = 1}
 end
 
@@ -990,7 +1063,7 @@ local function record_run()
 end
 
 -- Raises the fencing counter of a free lock.
-local function raise()
+local function raise_fencing()
   count_members()
   if mode == 'f' or mode and count > 0 then
     return {outcome = 'held'}
@@ -1018,8 +1091,8 @@ local function fence()
 end
 
 local operations = {
-  acquire = acquire, renew = renew, release = release, revoke = revoke, delete = delete_foreign, record = record_run, fence = fence,
-  raise = raise
+  acquire = claim, renew = renew, release = release, revoke = revoke, delete = delete_foreign, record = record_run, fence = fence,
+  raise = raise_fencing
 }
 local is_claim_at_node = request.operation == 'acquire' and request.node
 if is_claim_at_node then

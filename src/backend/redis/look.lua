@@ -96,7 +96,7 @@ local function look(lock, tail, held, seen)
               spend(revocation or '')
               budget = budget - 200
               holders[#holders + 1] = {
-                record = text_of(members .. id), remaining = left, slot = string.sub(noted[i + 1], 1, 10),
+                record = text_of(members .. id), remaining = left, slot = mode == 'c' and string.sub(noted[i + 1], 1, 10) or '',
                 is_ours = id == request.token, revocation = revocation or nil
               }
             end
@@ -123,7 +123,7 @@ local function look(lock, tail, held, seen)
       local text = redis.pcall('HGET', 'dlock#waiters:' .. tail, ids[i])
       if type(text) == 'string' and string.len(text) <= longest then
         local m, of, ends, who = string.match(text, '^(%a) (%d+) %d (%d+) %d+ (.*)$')
-        if m and tonumber(ends) >= now then
+        if m and tonumber(ends) > now then
           spend(who)
           budget = budget - 100
           line[#line + 1] = {mode = m, slots = of, number = ids[i + 1], identity = who}

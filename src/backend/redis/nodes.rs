@@ -18,11 +18,13 @@ use super::reply::text;
 use crate::backend::StoreError;
 use crate::backend::net::{Address, first_server};
 
-/// How long a node has to accept a connection before the next one is tried beside it.
+/// How long a node has to accept a connection before the next one is tried as well.
 const HEAD_START: Duration = Duration::from_millis(250);
 /// The maximum number of redirections of a request before the nodes are considered inconsistent.
 pub(super) const MAX_REDIRECTIONS: usize = 5;
 const MAX_NODES: usize = 256;
+/// How often the nodes of a cluster are queried if no node replies in time: each such query costs a connection.
+const MAX_QUERIES: u8 = 3;
 
 pub(super) struct ClusterNodes {
     /// The known nodes; the first is the current one. Never empty.
@@ -33,8 +35,8 @@ pub(super) struct ClusterNodes {
     pub(super) is_silent: bool,
     /// The current node has served the lock, so it is worth waiting for a slow reply.
     pub(super) is_proven: bool,
-    /// The nodes of the cluster have been queried, whether or not that succeeded.
-    pub(super) is_discovered: bool,
+    /// How often the nodes of the cluster may still be queried: no more once there was a reply.
+    pub(super) queries_left: u8,
     /// Connections to the nodes that requests for many locks were sent to.
     pub(super) pool: Pool,
 }
@@ -48,7 +50,7 @@ impl ClusterNodes {
             asking: Asking::No,
             is_silent: false,
             is_proven: false,
-            is_discovered: false,
+            queries_left: MAX_QUERIES,
             pool,
         }
     }

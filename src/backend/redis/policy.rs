@@ -16,13 +16,13 @@ const OF_SENTINELS: &str = "+sentinel|get-master-addr-by-name +sentinel|master +
 /// Returns the commands that give the user of this location exactly these rights.
 pub(super) fn policy(location: &Location) -> Policy {
     let patterns =
-        [format!("~{}*", literal(location.prefix())), format!("~{RESERVED}*"), format!("&{RESERVED}call:*")];
+        [format!("~{}*", literal(&location.prefix)), format!("~{RESERVED}*"), format!("&{RESERVED}call:*")];
     let mut rules = patterns.map(|pattern| quoted(&pattern)).to_vec();
     rules.extend(location.recipe.patterns().iter().map(|pattern| (*pattern).to_owned()));
     rules.extend([NEEDED.to_owned(), OPTIONAL.to_owned()]);
     let more = [
         (location.is_cluster(), OF_CLUSTERS),
-        (location.database() != 0, "+select"),
+        (location.database != 0, "+select"),
         (location.wait_replicas > 0, "+wait"),
     ];
     rules.extend(more.into_iter().filter(|(applies, _)| *applies).map(|(_, rule)| rule.to_owned()));

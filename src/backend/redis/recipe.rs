@@ -36,37 +36,29 @@ pub struct Others {
     pub signal: Option<String>,
 }
 
+/// The prefix of each name unless the URL or the recipe sets another one.
+pub const DEFAULT_PREFIX: &str = "dlock:";
 /// The prefix of the keys that Redisson uses for its locks.
 const REDISSON_OWN: &str = "redisson_lock_";
 const PYTHON_LOCK: &str = "lock:";
 const PYTHON_SIGNAL: &str = "lock-signal:";
 
 impl Recipe {
-    const ALL: [Recipe; 3] = [Recipe::Plain, Recipe::Redisson, Recipe::PythonRedisLock];
-
-    /// Returns the recipe of this name.
-    ///
-    /// # Errors
-    /// There is no recipe of this name.
-    pub fn named(name: &str) -> Result<Recipe, UrlError> {
-        Recipe::ALL.into_iter().find(|recipe| recipe.name() == name).ok_or_else(|| {
-            let known = Recipe::ALL.map(Recipe::name).join(", ");
-            UrlError::new(format!("unknown recipe '{name}' (known: {known})"))
-        })
-    }
+    /// By the names that the option has for them.
+    pub const ALL: [(&str, Recipe); 3] = [
+        ("plain", Recipe::Plain),
+        ("redisson", Recipe::Redisson),
+        ("python-redis-lock", Recipe::PythonRedisLock),
+    ];
 
     pub fn name(self) -> &'static str {
-        match self {
-            Recipe::Plain => "plain",
-            Recipe::Redisson => "redisson",
-            Recipe::PythonRedisLock => "python-redis-lock",
-        }
+        Recipe::ALL.iter().find(|(_, recipe)| *recipe == self).map_or("", |(name, _)| name)
     }
 
     /// The prefix of each name unless the URL sets another one.
     pub fn prefix(self) -> &'static str {
         match self {
-            Recipe::Plain | Recipe::Redisson => "dlock:",
+            Recipe::Plain | Recipe::Redisson => DEFAULT_PREFIX,
             Recipe::PythonRedisLock => PYTHON_LOCK,
         }
     }

@@ -30,9 +30,10 @@ use self::nodes::{RedlockNodes, STRAGGLERS};
 use self::queue::QueueTicket;
 use self::quorum::Replies;
 use super::location::Location;
+use super::script::AsNode;
 use crate::backend::{
     Attempt, Backend, Change, Ending, Hazard, Intent, Location as _, Loss, Release, Renewal, Reply,
-    StoreError,
+    StoreError, TryReply,
 };
 use crate::lock::{Claim, LockName, Record};
 
@@ -49,10 +50,10 @@ struct LatestClaim {
     /// The number of attempts in which no client got a majority.
     splits: u32,
     /// Set while the claim holds the lock.
-    hold: Option<Hold>,
+    hold: Option<QuorumHold>,
 }
 
-struct Hold {
+struct QuorumHold {
     fencing: u64,
     /// The replies to the claim that arrived, or will arrive, after the outcome was decided.
     late_claims: Replies<NodeReply>,
@@ -90,7 +91,7 @@ impl RedlockStore {
     }
 
     /// The hold of the latest claim, if a majority has granted it.
-    fn hold(&mut self) -> Option<&mut Hold> {
+    fn hold(&mut self) -> Option<&mut QuorumHold> {
         self.latest.as_mut()?.hold.as_mut()
     }
 
@@ -106,7 +107,7 @@ impl RedlockStore {
                 Some(fencing) if fencing != hold.fencing => wrong_token.push(node),
                 // Its queue notifies this client when the lock is free. If the claim only left the queue, the node
                 // would notify the next waiter instead.
-                None if reply.number.is_some() => lost.push(node),
+                None if reply.number().is_some() => lost.push(node),
                 _ => {}
             }
         }
@@ -123,7 +124,7 @@ impl RedlockStore {
         });
         let claim = Rc::clone(&latest.claim);
         self.nodes.request(lost, Purpose::Claim, limit, async move |node: &mut NodeClient| {
-            node.restore(&claim, fencing).await
+            node.claim(&claim, Intent::TakeNow, true, AsNode::new(None, Some(fencing))).await
         });
     }
 
@@ -149,7 +150,7 @@ impl Backend for RedlockStore {
 
     /// Connects the nodes that are not connected, and waits until a majority is. While a lock is held it waits no
     /// longer than [`STRAGGLERS`].
-    fn connect(&mut self) -> Reply<'_, Result<(), StoreError>> {
+    fn connect(&mut self) -> TryReply<'_, ()> {
         let (count, quorum) = (self.nodes.count(), self.nodes.quorum());
         let is_held = self.hold().is_some();
         let replies = self.nodes.no_replies();
@@ -188,16 +189,12 @@ impl Backend for RedlockStore {
 
     /// Takes one round trip to all nodes, and a second one where they do not agree on the fencing token or the queue
     /// position. A claim without a majority is released at the nodes before this returns.
-    fn try_acquire<'a>(
-        &'a mut self,
-        claim: &'a Claim,
-        intent: Intent,
-    ) -> Reply<'a, Result<Attempt, StoreError>> {
+    fn try_acquire<'a>(&'a mut self, claim: &'a Claim, intent: Intent) -> TryReply<'a, Attempt> {
         Box::pin(self.claim(claim, intent))
     }
 
     /// Renews the hold at all nodes; a majority suffices. The hold is restored at nodes that have lost it.
-    fn renew<'a>(&'a mut self, claim: &'a Claim, rest: Duration) -> Reply<'a, Result<Renewal, StoreError>> {
+    fn renew<'a>(&'a mut self, claim: &'a Claim, rest: Duration) -> TryReply<'a, Renewal> {
         Box::pin(async move {
             self.repair_late_nodes();
             let renewed = claim.clone();
@@ -234,7 +231,7 @@ impl Backend for RedlockStore {
         claim: &'a Claim,
         rest: Duration,
         ending: Ending<'a>,
-    ) -> Reply<'a, Result<Release, StoreError>> {
+    ) -> TryReply<'a, Release> {
         Box::pin(async move {
             self.latest.take_if(|latest| latest.is(claim));
             let replies = self.request_release(self.all(), claim, rest, ending);
@@ -249,10 +246,10 @@ impl Backend for RedlockStore {
     }
 
     /// Stores a record at all nodes; a majority suffices.
-    fn record<'a>(&'a mut self, name: &'a LockName, record: &'a Record) -> Reply<'a, Result<(), StoreError>> {
+    fn add_record<'a>(&'a mut self, name: &'a LockName, record: &'a Record) -> TryReply<'a, ()> {
         Box::pin(async move {
             let (name, record) = (name.clone(), record.clone());
-            let store = async move |node: &mut NodeClient| node.store.record(&name, &record).await;
+            let store = async move |node: &mut NodeClient| node.store.add_record(&name, &record).await;
             self.nodes.request_majority(limit(Duration::MAX), store).await.map(drop)
         })
     }
@@ -306,7 +303,7 @@ fn released(replies: &Replies<Release>) -> Option<Release> {
         return Some(if replies.nodes(is_kept).is_empty() { Release::Released } else { Release::Kept });
     }
     let mut unrecorded = replies.succeeded().into_iter().map(|(_, release)| release);
-    let unrecorded = unrecorded.find(|release| matches!(release, Release::Unrecorded(_)));
+    let unrecorded = unrecorded.find(|release| matches!(release, Release::SuccessNotStored(_)));
     if unrecorded.is_some()
         && replies.is_complete()
         && replies.has_majority(|release| *release != Release::NotHeld)

@@ -163,13 +163,14 @@ pub(super) struct DeniedTrial {
 }
 
 /// What a node of a Redlock adds to its reply to a claim.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub(super) struct NodeMark {
     /// How long the node has remembered everything written to it, in ms.
     pub(super) age: u64,
     pub(super) id: String,
     /// The node had received no request before that.
     pub(super) is_new: bool,
+    /// The claim's number in the node's queue.
     pub(super) number: Option<String>,
 }
 

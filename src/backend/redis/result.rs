@@ -142,7 +142,7 @@ pub(super) fn renewal(outcome: &Outcome, lease: Duration) -> Result<Renewal, Sto
 /// The reply is invalid.
 pub(super) fn release(reply: LockReply) -> Result<Release, StoreError> {
     match (&reply.outcome, reply.unrecorded) {
-        (Outcome::Released | Outcome::Kept, Some(why)) => Ok(Release::Unrecorded(why)),
+        (Outcome::Released | Outcome::Kept, Some(why)) => Ok(Release::SuccessNotStored(why)),
         (Outcome::Released, None) => Ok(Release::Released),
         (Outcome::Kept, None) => Ok(Release::Kept),
         (Outcome::Gone | Outcome::Taken, _) => Ok(Release::NotHeld),

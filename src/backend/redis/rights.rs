@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::errors::{DeniedRight, SEE_DOCTOR};
+use super::errors::{Lack, SEE_DOCTOR};
 use super::keys::RESERVED;
 use super::location::Location;
 use super::reply::DeniedTrial;
@@ -26,10 +26,7 @@ impl MissingRights {
     pub(super) fn of(denied: &[DeniedTrial], location: &Location) -> MissingRights {
         let mut missing = MissingRights::default();
         for DeniedTrial { command, key, message } in denied {
-            match message.contains("Unknown ") {
-                true => missing.note_absent(command),
-                false => missing.note_denied(command, pattern(key, location), DeniedRight::in_text(message)),
-            }
+            missing.note(Lack::in_text(message), command, pattern(key, location));
         }
         missing
     }
@@ -38,16 +35,12 @@ impl MissingRights {
         self.commands.is_empty() && self.absent.is_empty() && self.patterns.is_empty()
     }
 
-    /// Records that the server does not have a command.
-    pub(super) fn note_absent(&mut self, command: &str) {
-        self.absent.insert(command.to_owned());
-    }
-
-    /// Records that the server has denied a command, or the keys or channels of this pattern.
-    pub(super) fn note_denied(&mut self, command: &str, pattern: String, right: DeniedRight) {
-        match right {
-            DeniedRight::Command => self.commands.insert(command.to_owned()),
-            DeniedRight::Key => self.patterns.insert(pattern),
+    /// Records that this command was refused, with keys or channels of this pattern.
+    pub(super) fn note(&mut self, lack: Lack, command: &str, pattern: String) {
+        match lack {
+            Lack::Command => self.commands.insert(command.to_owned()),
+            Lack::Support => self.absent.insert(command.to_owned()),
+            Lack::Key => self.patterns.insert(pattern),
         };
     }
 
@@ -94,7 +87,7 @@ impl MissingRights {
 fn pattern(key: &str, location: &Location) -> String {
     const COUNTERS_OF_REDISSON: &str = "redisson_lock_token:";
     let known = [RESERVED, COUNTERS_OF_REDISSON].into_iter().find(|prefix| key.starts_with(prefix));
-    let prefix = known.unwrap_or(location.prefix());
+    let prefix = known.unwrap_or(&location.prefix);
     format!("~{prefix}*")
 }
 

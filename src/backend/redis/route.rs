@@ -37,7 +37,7 @@ impl Route {
         }
     }
 
-    /// Returns the server to use now.
+    /// Returns the server to use now; in a cluster the node that was used last.
     ///
     /// # Errors
     /// It cannot be determined.
@@ -45,7 +45,7 @@ impl Route {
         match self {
             Route::Fixed(address) => Ok(address.clone()),
             Route::Sentinel(sentinels) => sentinels.find(location).await,
-            Route::Cluster(nodes) => nodes.open(location, false).await.map(|_| nodes.current().clone()),
+            Route::Cluster(nodes) => Ok(nodes.current().clone()),
         }
     }
 
@@ -128,11 +128,6 @@ impl Route {
             Route::Sentinel(sentinels) => sentinels.master(),
             Route::Fixed(_) | Route::Cluster(_) => None,
         }
-    }
-
-    /// Whether another server may take over from one that has failed.
-    pub(super) fn fails_over(&self) -> bool {
-        matches!(self, Route::Sentinel(_) | Route::Cluster(_))
     }
 
     /// The same error with the server added, if the URL does not name it.

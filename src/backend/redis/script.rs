@@ -30,6 +30,10 @@
 //! Every granted or renewed lock is read last: with client tracking on, that read makes the server notify the client
 //! when another client changes the key. Operations that do not need this run on connections without tracking.
 //!
+//! What a lock means is decided by lock.lua here and by [`decide`](crate::backend::ledger::decide) for other stores. Their
+//! functions have the same names where they do the same, and `tests/models/lockstep` drives both through the same requests:
+//! every difference stands in its table.
+//!
 //! One script contains all operations on a lock, so that a server that has run one of them has it cached. It is
 //! requested by its digest; a server that does not have it is sent the text. Inspecting many locks is another script.
 
@@ -39,8 +43,8 @@ use redis::Cmd;
 use serde::Serialize;
 
 use super::keys::Keys;
-use super::recipe::Others;
 use super::redirect::Asking;
+use crate::random;
 
 /// A script as it is sent: without comments and indentation.
 pub(super) struct Script {
@@ -61,10 +65,10 @@ macro_rules! script {
 }
 
 /// All operations on a lock.
-static LOCK: Script = script!("lock.lua", "87eebdc49fe98bd30dbaeeb2f037b2c9cecb9396");
+static LOCK: Script = script!("lock.lua", "49eca5e3862126554c37fddc6d7d7355ee876609");
 
 /// Inspects locks.
-pub(super) static LOOK: Script = script!("look.lua", "4d14e2384d5f19e354feab3f02a1c5d7f4fe4404");
+pub(super) static LOOK: Script = script!("look.lua", "8b33b9c306352511b5a81cf7b0e0b9c52c25111a");
 
 /// The first `N` bytes of a source without comments and indentation, and its whole length without them.
 const fn compact<const N: usize>(source: &str) -> ([u8; N], usize) {
@@ -118,6 +122,8 @@ pub(super) enum Operation<'a> {
         rest: u64,
         #[serde(skip_serializing_if = "Option::is_none")]
         record: Option<String>,
+        /// The list that the record is stored in.
+        history: String,
         #[serde(skip_serializing_if = "Option::is_none")]
         success: Option<ScriptSuccess>,
     },
@@ -132,6 +138,7 @@ pub(super) enum Operation<'a> {
     },
     Record {
         record: String,
+        history: String,
     },
     /// Every later fencing token is larger than `floor`.
     Raise {
@@ -164,7 +171,10 @@ pub(super) struct ScriptSuccess {
 /// A claim.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Acquire<'a> {
+    /// How long the lock is kept from now on: the lease, or the minimum hold time if that is longer.
     pub(super) lease: u64,
+    /// The lease, on which the holder relies.
+    pub(super) ttl: u64,
     /// The identity of the client, as JSON.
     pub(super) identity: String,
     /// How long the fencing counter outlives the grant; 0 means forever.
@@ -188,15 +198,29 @@ pub(super) struct Acquire<'a> {
     pub(super) eviction: bool,
     /// Whether to try first what a lock needs, for a user whose rights are not known.
     pub(super) tries_rights: bool,
-    /// The number in the queue that the nodes of a Redlock have agreed on.
+    #[serde(flatten)]
+    pub(super) as_node: AsNode,
+}
+
+/// What a claim has besides for a node of a Redlock; the default is for a server that is not one.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct AsNode {
+    /// The number in the queue that the nodes have agreed on.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) ticket: Option<String>,
+    ticket: Option<String>,
     /// The fencing token of a hold that a majority of nodes has renewed, and this one has lost.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) restored: Option<String>,
-    /// An id for a node of a Redlock if it has none yet.
+    restored: Option<String>,
+    /// An id for the node if it has none yet.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) node: Option<String>,
+    node: Option<String>,
+}
+
+impl AsNode {
+    pub(super) fn new(ticket: Option<u64>, restored: Option<u64>) -> AsNode {
+        let text = |number: Option<u64>| number.map(|number| number.to_string());
+        AsNode { ticket: text(ticket), restored: text(restored), node: Some(random::id()) }
+    }
 }
 
 /// How a script is sent.
@@ -208,40 +232,25 @@ pub(super) enum By {
     Digest,
 }
 
-/// One run of the script for a client.
-pub(super) struct ScriptRequest<'a> {
-    pub(super) operation: Operation<'a>,
-    pub(super) keys: &'a Keys,
-    pub(super) token: &'a str,
-    /// The list that an outcome is stored in.
-    pub(super) history: &'a str,
-}
-
-/// The same, as it is sent.
+/// One run of the script for a client, as it is sent.
 #[derive(Serialize)]
-struct Request<'a> {
-    token: &'a str,
+pub(super) struct ScriptRequest<'a> {
+    pub(super) token: &'a str,
     #[serde(flatten)]
-    operation: &'a Operation<'a>,
-    tail: &'a str,
-    index: &'a str,
-    history: &'a str,
-    recipe: &'a Others,
+    pub(super) operation: Operation<'a>,
+    #[serde(flatten)]
+    pub(super) keys: &'a Keys,
 }
 
 impl<'a> ScriptRequest<'a> {
-    /// Returns a request whose outcome is stored in the history of runs that held the lock.
     pub(super) fn new(operation: Operation<'a>, keys: &'a Keys, token: &'a str) -> ScriptRequest<'a> {
-        ScriptRequest { operation, keys, token, history: &keys.history }
+        ScriptRequest { token, operation, keys }
     }
 
     /// Returns the command to send. `Asking::Yes` is for a node that the lock's slot is being migrated to.
     pub(super) fn command(&self, by: By, asking: Asking) -> Cmd {
-        let Keys { lock, tail, index, others, .. } = self.keys;
-        let (token, operation, history) = (self.token, &self.operation, self.history);
-        let request = Request { token, operation, tail, index, history, recipe: others };
         let mut command = LOCK.command(by);
-        command.arg(1).arg(lock).arg(json(&request));
+        command.arg(1).arg(&self.keys.lock).arg(json(self));
         if asking == Asking::Yes {
             command.arg("asking");
         }

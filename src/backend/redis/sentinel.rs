@@ -12,9 +12,9 @@ pub(super) mod query;
 
 use std::future::{Future, pending};
 use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tokio::time::timeout;
 
 use self::choice::Choice;
@@ -101,15 +101,6 @@ impl Sentinels {
         self.record_reply(reply, started);
     }
 
-    /// Handles a query that is complete already, without waiting.
-    fn poll_query(&mut self) {
-        let Some(query) = &mut self.query else { return };
-        let started = query.started;
-        if let Poll::Ready(reply) = query.reply.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            self.record_reply(reply, started);
-        }
-    }
-
     fn record_reply(&mut self, reply: Result<Choice, StoreError>, started: Moment) {
         self.query = None;
         if let (Ok(choice), Some(master)) = (reply, &mut self.master) {
@@ -123,7 +114,8 @@ impl Sentinels {
 
     /// Whether the sentinels are known to name another master than before.
     pub(super) fn is_replaced(&mut self) -> bool {
-        self.poll_query();
+        // One that is complete already is handled without waiting.
+        let _ = self.complete_query().now_or_never();
         self.master.as_ref().is_some_and(|master| master.is_former)
     }
 

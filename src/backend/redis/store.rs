@@ -73,10 +73,13 @@ impl RedisStore {
         request: &ScriptRequest<'_>,
         options: RequestOptions<'_>,
     ) -> Result<LockReply, StoreError> {
+        // On the heap: without optimization the stack, which may be small, would have a copy of it for each of the futures that
+        // it is a part of.
         match self.route {
-            Route::Cluster(_) => self.request_in_cluster(request, options).await,
+            Route::Cluster(_) => Box::pin(self.request_in_cluster(request, options)).await,
             Route::Fixed(_) | Route::Sentinel(_) => {
-                reply::read(&value_of(self.request_here(request, options).await?)?)
+                let reply = Box::pin(self.request_here(request, options)).await?;
+                reply::read(&value_of(reply)?)
             }
         }
     }
@@ -104,7 +107,7 @@ impl RedisStore {
         reply.map_err(|error| match lacks_key {
             // Servers do not name the key. A script declares only that of the lock.
             true => {
-                let (user, prefix) = (user(&self.location), self.location.prefix());
+                let (user, prefix) = (user(&self.location), &*self.location.prefix);
                 error.map_text(|text| format!("{user} has no access to {prefix}*: {text}"))
             }
             false => error,

@@ -5,15 +5,11 @@ use std::time::Duration;
 use super::dialect::{Database, Row, missing, other_shape};
 use super::{Clock, Gate, LONGEST_NAME, TABLE};
 use crate::backend::StoreError;
-use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question};
+use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question, no_lock, one_ttl, remedy_of};
+use crate::exit::FailureKind;
 
 /// How far the clocks of hosts may be apart before a doctor warns of it.
 const TOLERABLE_OFFSET: Duration = Duration::from_secs(1);
-const SERVER_CLOCK: &str = "the server's, in steps of 1ms; the lock of a crashed holder is free at most one --ttl (30s unless \
-                            set) after its last renewal";
-const HOST_CLOCK: &str = "that of each host (clock=jvm-zone): if two differ by more than what is left of a lease, both may \
-                          have the lock; the lock of a crashed holder is free at most one --ttl (30s unless set) after its \
-                          last renewal, and an hour later when daylight saving time ends";
 
 impl Gate {
     /// Checks that the table is there, and one of ShedLock, once.
@@ -62,9 +58,24 @@ impl Gate {
         diagnosis: &Diagnosis,
     ) -> Result<bool, StoreError> {
         diagnosis.begin("shedlock");
+        let is_missing = async |db: &mut D| db.columns().await.map_or(true, |columns| columns.is_empty());
+        if diagnosis.creates()
+            && is_missing(db).await
+            && let Err(error) = db.create_table().await
+        {
+            // A run does not create it, so that it is not denied but missing.
+            let kind = match error {
+                StoreError::Denied(_) => FailureKind::Config,
+                _ => error.failure_kind(),
+            };
+            let consequence = no_lock(kind);
+            let remedy = remedy_of(&error);
+            diagnosis.found(Finding::problem("shedlock", error.to_string(), consequence, remedy));
+            return Ok(false);
+        }
         if let Err(error) = self.check(db).await {
             let remedy = "run dlock doctor --init, or see dlock doctor --policy";
-            diagnosis.found(Finding::problem("shedlock", error.to_string(), "no lock can be taken", remedy));
+            diagnosis.found(Finding::refusal("shedlock", &error, remedy));
             return Ok(false);
         }
         diagnosis.found(Finding::ok(
@@ -76,20 +87,31 @@ impl Gate {
         let found = format!("this host's clock is {}ms {direction} the server's", offset.unsigned_abs());
         let is_off = offset.unsigned_abs() > TOLERABLE_OFFSET.as_millis() as u64;
         let (finding, answer) = match &self.clock {
-            Clock::Server => {
-                (Finding::ok("clock", format!("{found}, which does not matter")), ("server", SERVER_CLOCK))
-            }
+            Clock::Server => (
+                Finding::ok("clock", format!("{found}, which does not matter")),
+                Answer::lease_of_server("1ms"),
+            ),
             Clock::Host(_) if is_off => {
                 let consequence = "a host whose clock is ahead takes locks before their leases have ended";
                 let remedy = "synchronize the clocks of all hosts, or use clock=db-utc everywhere";
-                (Finding::warning("clock", found, consequence, remedy), ("hosts", HOST_CLOCK))
+                (Finding::warning("clock", found, consequence, remedy), host_clock())
             }
-            Clock::Host(_) => (Finding::ok("clock", found), ("hosts", HOST_CLOCK)),
+            Clock::Host(_) => (Finding::ok("clock", found), host_clock()),
         };
         diagnosis.found(finding);
-        diagnosis.answer(Question::LeaseClock, Answer::new(answer.0, answer.1));
+        diagnosis.answer(Question::LeaseClock, answer);
         Ok(true)
     }
+}
+
+fn host_clock() -> Answer {
+    let ttl = one_ttl();
+    let clock = "that of each host (clock=jvm-zone): if two differ by more than what is left of a lease, both may have the \
+                 lock";
+    let crash = format!(
+        "the lock of a crashed holder is free {ttl} after its last renewal, and an hour later when daylight saving time ends"
+    );
+    Answer::new("hosts", format!("{clock}; {crash}"))
 }
 
 /// Returns what distinguishes the table with these columns from one of ShedLock.

@@ -134,6 +134,15 @@ pub trait Database {
         self.run(MYSQL_COLUMNS)
     }
 
+    /// Creates the table, unless it exists.
+    ///
+    /// # Errors
+    /// It failed.
+    fn create_table(&mut self) -> impl Future<Output = Result<(), StoreError>> {
+        let statement = Self::DIALECT.create_table(&self.table());
+        async move { self.run(&statement).await.map(drop) }
+    }
+
     /// Runs statements. Returns the rows of the last one: for one that changes rows, as many as were changed.
     ///
     /// # Errors

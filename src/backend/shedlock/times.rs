@@ -6,6 +6,7 @@ use jiff::tz::{AmbiguousOffset, TimeZone};
 use jiff::{SignedDuration, Timestamp, civil};
 
 use super::Dialect;
+use crate::backend::options::{Options, Value};
 use crate::backend::url::UrlError;
 use crate::clock::wall_micros;
 
@@ -23,11 +24,22 @@ const CLOCKS: &str = "recipe=shedlock takes clock=db-utc, if the other programs 
                       (usingDbTime()), or else clock=jvm-zone&zone=Area/City, the time zone of their JVM";
 
 impl Clock {
+    /// The values of `clock`; there is no default.
+    pub const OPTION: Value = Value::Only(&["db-utc", "jvm-zone"], CLOCKS);
+
     /// Returns the clock that the options `clock` and `zone` name.
     ///
     /// # Errors
-    /// There is no default, and no such clock or time zone.
-    pub fn parse(clock: Option<&str>, zone: Option<&str>) -> Result<Clock, UrlError> {
+    /// One of them is missing, or there is no such time zone.
+    pub fn of(options: &mut Options) -> Result<Clock, UrlError> {
+        let clock = Clock::parse(options.given("clock"), options.given("zone"))?;
+        if let Clock::Host(zone) = &clock {
+            options.replace("zone", zone.iana_name().unwrap_or_default());
+        }
+        Ok(clock)
+    }
+
+    fn parse(clock: Option<&str>, zone: Option<&str>) -> Result<Clock, UrlError> {
         match (clock, zone) {
             (Some("db-utc"), None) => Ok(Clock::Server),
             (Some("jvm-zone"), Some(zone)) => TimeZone::get(zone).map(Clock::Host).map_err(|_| {
@@ -37,16 +49,6 @@ impl Clock {
             (Some("db-utc"), Some(_)) => Err(UrlError::new("zone= is for clock=jvm-zone").about("zone")),
             (Some("jvm-zone"), None) => Err(UrlError::new(CLOCKS).about("zone")),
             _ => Err(UrlError::new(CLOCKS).about("clock")),
-        }
-    }
-
-    /// Returns the options that name it.
-    pub fn options(&self) -> String {
-        match self {
-            Clock::Server => "clock=db-utc".to_owned(),
-            Clock::Host(zone) => {
-                format!("clock=jvm-zone&zone={}", zone.iana_name().unwrap_or_default())
-            }
         }
     }
 
@@ -206,7 +208,5 @@ mod tests {
         let unknown = "unknown time zone 'Europe/Bonn' (known: Area/City, such as Europe/Berlin)";
         assert_eq!(refusal(Some("jvm-zone"), Some("Europe/Bonn")), unknown);
         assert!(Clock::parse(Some("jvm-zone"), Some("../../etc/passwd")).is_err());
-        let clock = Clock::parse(Some("jvm-zone"), Some("Europe/Berlin")).expect("it is known");
-        assert_eq!(clock.options(), "clock=jvm-zone&zone=Europe/Berlin");
     }
 }

@@ -1,6 +1,7 @@
 //! The recipes: what keeps a lock besides its row.
 
 use crate::backend::ledger::GateLifetime;
+use crate::backend::options::Options;
 use crate::backend::shedlock::{self, Clock};
 use crate::backend::url::UrlError;
 
@@ -16,54 +17,30 @@ pub enum Recipe<S> {
     ShedLock(Clock),
 }
 
-/// The options of a URL that name a recipe, and what it needs to know.
-#[derive(Default)]
-pub struct Choice<'a> {
-    /// `recipe`
-    pub recipe: Option<&'a str>,
-    /// `clock`
-    pub clock: Option<&'a str>,
-    /// `zone`
-    pub zone: Option<&'a str>,
-}
-
 impl<S> Recipe<S> {
-    /// Returns the recipe that the options name. The one with the lock of a session has this name and these options, of
-    /// which `session` reads the values.
+    /// Returns the recipe that the options name. The one with the lock of a session has this name and these options, which
+    /// `session` reads.
     ///
     /// # Errors
-    /// There is no such recipe, or it lacks an option, or does not have it.
+    /// It lacks an option, or does not have it.
     pub fn of(
-        choice: &Choice<'_>,
-        name: &'static str,
-        options: &[(&'static str, Option<&str>)],
-        session: impl FnOnce() -> Result<S, UrlError>,
+        options: &mut Options,
+        name: &str,
+        own: &[&str],
+        session: impl FnOnce(&mut Options) -> Result<S, UrlError>,
     ) -> Result<Recipe<S>, UrlError> {
-        let Choice { recipe, clock, zone } = *choice;
-        let recipe = recipe.unwrap_or("table");
-        if !["table", name, "shedlock"].contains(&recipe) {
-            let text = format!("unknown recipe '{recipe}' (known: table, {name}, shedlock)");
-            return Err(UrlError::new(text).about("recipe"));
+        let recipe = options.get("recipe");
+        if recipe != name {
+            options.reject(own, |option| format!("{option}= is for recipe={name}"))?;
         }
-        let of_session = options.iter().map(|(option, value)| (*option, *value, name));
-        let all = of_session.chain([("clock", clock, "shedlock"), ("zone", zone, "shedlock")]);
-        let mut unfit = all.filter(|(_, value, of)| value.is_some() && *of != recipe);
-        if let Some((option, _, of)) = unfit.next() {
-            return Err(UrlError::new(format!("{option}= is for recipe={of}")).about(option));
+        if recipe != "shedlock" {
+            let of_shedlock = ["clock", "zone", "shedlock_table"];
+            options.reject(&of_shedlock, |option| format!("{option}= is for recipe=shedlock"))?;
         }
         match recipe {
             "table" => Ok(Recipe::Table),
-            "shedlock" => Clock::parse(clock, zone).map(Recipe::ShedLock),
-            _ => session().map(Recipe::Session),
-        }
-    }
-
-    /// Returns the options that name it, unless it is the default.
-    pub fn options(&self, session: impl FnOnce(&S) -> String) -> Option<String> {
-        match self {
-            Recipe::Table => None,
-            Recipe::Session(own) => Some(session(own)),
-            Recipe::ShedLock(clock) => Some(format!("recipe=shedlock&{}", clock.options())),
+            "shedlock" => Clock::of(options).map(Recipe::ShedLock),
+            _ => session(options).map(Recipe::Session),
         }
     }
 

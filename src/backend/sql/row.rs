@@ -59,8 +59,8 @@ pub struct Row {
     pub entries: String,
     /// The last success of a run with `--once-per`, in JSON.
     pub success: Option<String>,
-    /// The last outcomes, in JSON.
-    pub outcomes: String,
+    /// The history, in JSON.
+    pub history: String,
 }
 
 impl Row {
@@ -74,7 +74,7 @@ impl Row {
         let damaged = |_| Unreadable::Damaged;
         (ledger.fencing_token, ledger.ticket) = (self.fencing_token, self.ticket);
         ledger.success = self.success.as_deref().map(serde_json::from_str).transpose().map_err(damaged)?;
-        ledger.outcomes = serde_json::from_str(&self.outcomes).map_err(damaged)?;
+        ledger.history = serde_json::from_str(&self.history).map_err(damaged)?;
         for holder in ledger.holders.iter_mut().filter(|holder| holder.acquired_at == 0) {
             *holder = holder.taken(self.ticket, self.fencing_token, now(self.taken_at));
         }
@@ -119,7 +119,7 @@ pub struct Values {
     /// See [`Row`].
     pub success: Option<String>,
     /// See [`Row`].
-    pub outcomes: String,
+    pub history: String,
 }
 
 impl Values {
@@ -143,7 +143,7 @@ impl Values {
             }
         }
         let mut entries = ledger.clone();
-        (entries.success, entries.outcomes) = (None, Vec::new());
+        (entries.success, entries.history) = (None, Vec::new());
         Values {
             fencing_token: ledger.fencing_token,
             ticket: ledger.ticket,
@@ -151,7 +151,7 @@ impl Values {
             leases,
             entries: text(entries.to_json()),
             success: ledger.success.as_ref().map(serde_json::Value::to_string),
-            outcomes: serde_json::to_string(&ledger.outcomes).expect("texts and numbers are JSON"),
+            history: serde_json::to_string(&ledger.history).expect("texts and numbers are JSON"),
         }
     }
 }
@@ -204,8 +204,8 @@ mod tests {
     }
 
     fn row(values: Values) -> Row {
-        let Values { fencing_token, ticket, leases, entries, success, outcomes, .. } = values;
-        Row { format: 1, version: 1, fencing_token, ticket, taken_at: 0, leases, entries, success, outcomes }
+        let Values { fencing_token, ticket, leases, entries, success, history, .. } = values;
+        Row { format: 1, version: 1, fencing_token, ticket, taken_at: 0, leases, entries, success, history }
     }
 
     #[test]
@@ -218,10 +218,10 @@ mod tests {
         let ending = Ending { record: Some(&Record::default()), success: Some(Duration::ZERO) };
         decide::release(&mut ledger, &now(NOW + 3_000_000), &shared("a"), Duration::ZERO, ending);
         let values = Values::of(&ledger);
-        // A waiter's entry lives for two leases.
-        assert_eq!(values.ends_at, NOW + 62_000_000);
-        assert_eq!(values.leases, ";b=01769824831123456;c=01769824862123456");
-        assert!(values.success.is_some() && values.outcomes.len() > 2);
+        // A waiter's entry lives for one and a half leases.
+        assert_eq!(values.ends_at, NOW + 47_000_000);
+        assert_eq!(values.leases, ";b=01769824831123456;c=01769824847123456");
+        assert!(values.success.is_some() && values.history.len() > 2);
         assert_eq!(row(values.clone()).ledger(), Ok(ledger.clone()));
         // As a statement extends it.
         let mut touched = row(values);
@@ -252,7 +252,7 @@ mod tests {
             leases: format!("{lease_key}{:017}", NOW + lease),
             entries,
             success: None,
-            outcomes: "[]".to_owned(),
+            history: "[]".to_owned(),
         };
         let mut expected = before;
         taken.apply(&mut expected, now(NOW));
@@ -265,6 +265,6 @@ mod tests {
         assert_eq!(row.ledger(), Ok(Ledger::default()));
         assert_eq!(Row { format: 2, ..row.clone() }.ledger(), Err(Unreadable::OtherFormat(2)));
         assert_eq!(Row { entries: "x".into(), ..row.clone() }.ledger(), Err(Unreadable::Damaged));
-        assert_eq!(Row { outcomes: "x".into(), ..row }.ledger(), Err(Unreadable::Damaged));
+        assert_eq!(Row { history: "x".into(), ..row }.ledger(), Err(Unreadable::Damaged));
     }
 }

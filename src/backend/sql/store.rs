@@ -3,29 +3,35 @@
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
+use super::own::OwnLedgers;
 use super::row::{Row, now};
-use super::seen::{LastSeen, OwnLedgers};
 use crate::backend::admin::Removal;
 use crate::backend::diagnosis::Diagnosis;
-use crate::backend::ledger::document::{self, DocumentStore, Revision, Seen, Shortcut};
+use crate::backend::ledger::document::{DocumentStore, Documents, Revision, Seen, Shortcut};
 use crate::backend::ledger::{
-    Contender, Done, Gate, GateLifetime, GateMode, Ledger, LedgerStore, Now, Observed, Occupant, Purpose,
-    Step, WaiterEntry,
+    Contender, GateLifetime, GateMode, Ledger, Occupant, Purpose, Store, WaiterEntry,
 };
-use crate::backend::{Change, Hazard, Loss, Reply, StoreError, shedlock};
+use crate::backend::{Change, Hazard, Reply, StoreError, TryReply, shedlock};
 use crate::clock::Moment;
-use crate::lock::{Claim, Holder, LockName, LockState, NotedRecord};
+use crate::lock::{Claim, Holder, LockName};
 
-/// The server's clock in microseconds since 1970, and the row of a lock, if there is one.
-pub type Reading = (u64, Option<Row>);
+/// What was read of a lock in one request.
+pub struct Reading {
+    /// The server's clock in microseconds since 1970.
+    pub time: u64,
+    /// The row, if there is one.
+    pub row: Option<Row>,
+    /// See [`Seen::occupants`].
+    pub occupants: Option<Vec<Occupant>>,
+}
 
 /// The locks whose names are listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Names {
     /// Those with an entry that is alive.
     Used,
-    /// Those with outcomes.
-    Recorded,
+    /// Those with a history.
+    WithHistory,
 }
 
 /// The client of a server with the table, and what differs from one kind of server to another.
@@ -50,11 +56,12 @@ pub trait Client: shedlock::Database + Sized {
         &mut self,
         session: &mut Self::Session,
         name: &LockName,
+        purpose: &Purpose,
         shortcut: &Shortcut,
     ) -> impl Future<Output = Result<Option<Reading>, StoreError>>;
 
-    /// Stores a ledger if its row still has this version, or if there is still no row, for version 0: then at least with
-    /// the version `first`. Returns the version that it has now; `None` if it was not stored.
+    /// Stores a ledger if its row still has this version, or if there is still no row, for version 0. Returns the version
+    /// that it has now; `None` if it was not stored.
     ///
     /// # Errors
     /// As of [`load`](Client::load).
@@ -62,7 +69,6 @@ pub trait Client: shedlock::Database + Sized {
         &mut self,
         name: &LockName,
         version: u64,
-        first: u64,
         revision: &Revision<'_>,
     ) -> impl Future<Output = Result<Option<u64>, StoreError>>;
 
@@ -78,7 +84,7 @@ pub trait Client: shedlock::Database + Sized {
     /// See [`DocumentStore::is_subscribed`].
     fn is_subscribed(&self, name: &LockName, waiter: &WaiterEntry) -> bool;
 
-    /// Returns whether this client is notified of what it watches, as far as the server can do that.
+    /// See [`DocumentStore::is_notified`].
     fn is_notified(&self) -> bool {
         true
     }
@@ -91,9 +97,6 @@ pub trait Client: shedlock::Database + Sized {
 
     /// See [`DocumentStore::gate_lifetime`].
     fn gate_lifetime(&self) -> Option<GateLifetime>;
-
-    /// See [`LockAdmin::init`](crate::backend::admin::LockAdmin::init).
-    fn init(&mut self) -> impl Future<Output = Result<(), StoreError>>;
 
     /// See [`LockAdmin::examine`](crate::backend::admin::LockAdmin::examine).
     fn examine(
@@ -167,38 +170,15 @@ pub struct RowStore<C: Client> {
     session: C::Session,
     /// The rows of ShedLock that it has taken.
     pub shedlock: Option<shedlock::Gate>,
-    last: LastSeen,
     /// The ledgers of a user that may not have the table.
     own: OwnLedgers,
-}
-
-/// Nothing but that a hold has ended with its session.
-struct SessionLost;
-
-impl Observed for SessionLost {
-    fn now(&self) -> Now {
-        now(0)
-    }
-
-    fn gate(&self) -> Gate {
-        Gate::Untried
-    }
-
-    fn loss(&self) -> Option<Loss> {
-        Some(Loss::Gone)
-    }
 }
 
 impl<C: Client> RowStore<C> {
     /// Returns a client; does not connect.
     pub fn contender(client: C, shedlock: Option<shedlock::Gate>) -> Contender<RowStore<C>> {
-        let (session, last, own) = (C::Session::default(), LastSeen::default(), OwnLedgers::default());
-        Contender::new(RowStore { client, session, shedlock, last, own })
-    }
-
-    /// Returns whether a change has failed because the session that has passed the gate is gone.
-    fn has_lost_session<T>(&self, purpose: &Purpose, done: &Result<Done<T>, StoreError>) -> bool {
-        matches!(done, Err(StoreError::Unavailable { .. })) && self.session.has_ended(&self.client, purpose)
+        let (session, own) = (C::Session::default(), OwnLedgers::default());
+        Contender::new(RowStore { client, session, shedlock, own })
     }
 }
 
@@ -206,11 +186,19 @@ impl<C: Client> DocumentStore for RowStore<C> {
     /// 0 if there is no row.
     type Version = u64;
 
-    async fn load(&mut self, name: &LockName, shortcut: &Shortcut) -> Result<Seen<u64>, StoreError> {
-        self.last.take();
-        let Some((time, row)) = self.client.load(&mut self.session, name, shortcut).await? else {
-            return Ok(self.own.load(name));
-        };
+    async fn load(
+        &mut self,
+        name: &LockName,
+        purpose: &Purpose,
+        shortcut: &Shortcut,
+        _: Option<&Seen<u64>>,
+    ) -> Result<Seen<u64>, StoreError> {
+        if purpose.claim().is_some() {
+            // What happened before is known to the decision.
+            self.client.clear();
+        }
+        let read = self.client.load(&mut self.session, name, purpose, shortcut).await?;
+        let Some(Reading { time, row, occupants }) = read else { return Ok(self.own.load(name)) };
         let (ledger, version) = match row {
             None => (Ledger::default(), 0),
             Some(row) => {
@@ -218,41 +206,32 @@ impl<C: Client> DocumentStore for RowStore<C> {
                 (row.ledger().map_err(unreadable)?, row.version)
             }
         };
-        let seen = Seen { ledger, version, now: now(time) };
-        self.last.read(name, &seen, self.client.sent());
-        Ok(seen)
+        Ok(Seen { ledger, version, now: now(time), sent: self.client.sent(), occupants })
     }
 
-    fn recall(&self, name: &LockName) -> Option<Seen<u64>> {
-        self.last.recall(name)
+    fn is_subscribed(&self, name: &LockName, waiter: &WaiterEntry) -> bool {
+        self.client.is_subscribed(name, waiter)
     }
 
-    fn is_subscribed(&self, name: &LockName, ticket: u64) -> bool {
-        let mut waiters = self.last.ledger(name).into_iter().flat_map(|ledger| &ledger.waiters);
-        let waiter = waiters.find(|waiter| waiter.ticket == ticket);
-        waiter.is_some_and(|waiter| self.client.is_subscribed(name, waiter))
+    fn is_notified(&self) -> bool {
+        self.client.is_notified()
     }
 
     async fn swap(
         &mut self,
         name: &LockName,
+        purpose: &Purpose,
         version: u64,
         revision: Revision<'_>,
-    ) -> Result<bool, StoreError> {
-        if let (Some(gate), Some(before)) = (&mut self.shedlock, self.last.ledger(name)) {
-            gate.end_others(&mut self.client, name, before, revision.ledger).await?;
+    ) -> Result<Option<u64>, StoreError> {
+        if let Some(gate) = &mut self.shedlock {
+            gate.end_others(&mut self.client, name, purpose, revision.before, revision.ledger).await?;
         }
-        let before = self.last.take();
-        let first = before.now().map_or(1, |now| now.wall);
         if self.client.lacks_table().is_some() {
             self.own.swap(name, revision.ledger);
-            return Ok(true);
+            return Ok(Some(version));
         }
-        let stored = self.client.swap(name, version, first, &revision).await?;
-        if let Some(version) = stored {
-            self.last.stored(before, revision.ledger, version);
-        }
-        Ok(stored.is_some())
+        self.client.swap(name, version, &revision).await
     }
 
     fn lacks_ledgers(&self) -> Option<String> {
@@ -263,11 +242,15 @@ impl<C: Client> DocumentStore for RowStore<C> {
         self.client.gate_lifetime()
     }
 
-    fn passed(&self, claim: &Claim) -> Option<(u64, u64)> {
+    fn passed(&self, purpose: &Purpose) -> Option<(u64, u64)> {
         match &self.shedlock {
-            Some(gate) => gate.passed(claim),
-            None => self.session.passed(&self.client, claim),
+            Some(gate) => gate.passed(purpose),
+            None => self.session.passed(&self.client, purpose.claim()?),
         }
+    }
+
+    fn has_lost_gate(&self, purpose: &Purpose) -> bool {
+        self.session.has_ended(&self.client, purpose)
     }
 
     async fn observe_gate(
@@ -281,27 +264,39 @@ impl<C: Client> DocumentStore for RowStore<C> {
         }
     }
 
-    async fn pass_gate(&mut self, claim: &Claim, mode: GateMode) -> Result<bool, StoreError> {
+    async fn pass_gate(
+        &mut self,
+        purpose: &Purpose,
+        claim: &Claim,
+        mode: GateMode,
+    ) -> Result<bool, StoreError> {
         match &mut self.shedlock {
-            Some(gate) => gate.pass(&mut self.client, claim).await,
+            Some(gate) => gate.pass(&mut self.client, purpose, claim).await,
             None => self.session.pass(&mut self.client, claim, mode).await,
         }
     }
 
-    async fn leave_gate(&mut self, claim: &Claim, rest: Duration) -> Result<bool, StoreError> {
+    async fn leave_gate(
+        &mut self,
+        purpose: &Purpose,
+        claim: &Claim,
+        rest: Duration,
+    ) -> Result<bool, StoreError> {
         match &mut self.shedlock {
-            Some(gate) => gate.leave(&mut self.client, claim, rest).await,
+            Some(gate) => gate.leave(&mut self.client, purpose, claim, rest).await,
             None => self.session.leave(&mut self.client, claim).await,
         }
     }
 }
 
-impl<C: Client> LedgerStore for RowStore<C> {
+impl<C: Client> Store for RowStore<C> {
+    type Shape = Documents<u64>;
+
     fn display(&self) -> &str {
         self.client.display()
     }
 
-    fn connect(&mut self) -> Reply<'_, Result<(), StoreError>> {
+    fn connect(&mut self) -> TryReply<'_, ()> {
         Box::pin(async {
             match self.client.connect().await {
                 // What it was connected for is known without the server.
@@ -311,79 +306,29 @@ impl<C: Client> LedgerStore for RowStore<C> {
         })
     }
 
-    async fn change<T: Send + 'static>(
-        &mut self,
-        name: &LockName,
-        purpose: Purpose,
-        decide: impl Fn(&mut Ledger, &dyn Observed) -> Step<T> + Send + 'static,
-    ) -> Result<Done<T>, StoreError> {
-        // What happened before is known to the decision.
-        self.client.clear();
-        if let Some(gate) = &mut self.shedlock {
-            gate.begin(&purpose);
-        }
-        let mut done = document::change(self, name, &purpose, &decide).await;
-        if self.has_lost_session(&purpose, &done) {
-            // Another session may see who holds the lock now.
-            done = document::change(self, name, &purpose, &decide).await;
-        }
-        let done = match done {
-            done if matches!(purpose, Purpose::Renew(_)) && self.has_lost_session(&purpose, &done) => {
-                match decide(&mut Ledger::default(), &SessionLost) {
-                    Step::Done { value, .. } => {
-                        Done { value, is_watched: true, fencing: None, lease: None, unwritten: None }
-                    }
-                    _ => unreachable!("a lost hold is neither kept nor taken"),
-                }
-            }
-            done => done?,
-        };
-        Ok(Done { is_watched: done.is_watched && self.client.is_notified(), ..done })
-    }
-
-    async fn read(
-        &mut self,
-        names: &[LockName],
-        view: impl Fn(&LockName, &Ledger, &dyn Observed) -> LockState + Send + 'static,
-    ) -> Result<(u64, Vec<LockState>), StoreError> {
-        document::read(self, names, view).await
-    }
-
-    fn list(&mut self) -> Reply<'_, Result<Vec<LockName>, StoreError>> {
+    fn list(&mut self) -> TryReply<'_, Vec<LockName>> {
         Box::pin(self.client.names(Names::Used))
     }
 
-    fn list_recorded(&mut self) -> Reply<'_, Result<Vec<LockName>, StoreError>> {
-        Box::pin(self.client.names(Names::Recorded))
-    }
-
-    fn history<'a>(&'a mut self, name: &'a LockName) -> Reply<'a, Result<Vec<NotedRecord>, StoreError>> {
-        Box::pin(document::history(self, name))
+    fn list_with_history(&mut self) -> TryReply<'_, Vec<LockName>> {
+        Box::pin(self.client.names(Names::WithHistory))
     }
 
     fn changed(&mut self) -> Reply<'_, Change> {
         Box::pin(self.client.changed())
     }
 
-    fn examine<'a>(&'a mut self, diagnosis: &'a Diagnosis) -> Reply<'a, Result<(), StoreError>> {
+    fn examine<'a>(&'a mut self, diagnosis: &'a Diagnosis) -> TryReply<'a, ()> {
         Box::pin(C::examine(self, diagnosis))
     }
 
-    fn end_foreign<'a>(
-        &'a mut self,
-        name: &'a LockName,
-        shown: &'a Holder,
-    ) -> Reply<'a, Result<Removal, StoreError>> {
+    fn end_foreign<'a>(&'a mut self, name: &'a LockName, shown: &'a Holder) -> TryReply<'a, Removal> {
         Box::pin(async move {
             match &self.shedlock {
                 Some(gate) => gate.end_shown(&mut self.client, name, shown).await,
                 None => Ok(Removal::Impossible),
             }
         })
-    }
-
-    fn init(&mut self) -> Reply<'_, Result<(), StoreError>> {
-        Box::pin(self.client.init())
     }
 
     fn shares_ledgers(&self) -> bool {

@@ -14,58 +14,46 @@ const DANGEROUS: [(i32, &str); 3] =
 
 impl ZooKeeperStore {
     /// Reports the directories, from the root to the one of the locks, in which any client may create or delete nodes.
-    /// ACLs are not inherited: a client that may change a directory needs no permission for the nodes in it.
+    /// ACLs are not inherited: a client that may change a directory needs no permission for the nodes in it. Returns those
+    /// that do not exist, the outermost first: a lock would create them, for its user alone.
     ///
     /// # Errors
     /// The store could not be queried.
-    pub(super) async fn examine_directories(&mut self, diagnosis: &Diagnosis) -> Result<(), StoreError> {
-        let Some(user) = self.location().security.credentials.username().map(str::to_owned) else {
-            let found = "every client of the servers may use the locks: the URL has no user";
-            diagnosis.found(Finding::ok("access", found));
-            return Ok(());
-        };
-        diagnosis.begin("access");
+    pub(super) async fn examine_directories(
+        &mut self,
+        diagnosis: &Diagnosis,
+    ) -> Result<Vec<String>, StoreError> {
+        let user = self.location().security.credentials.username().map(str::to_owned);
+        match user {
+            Some(_) => diagnosis.begin("access"),
+            None => {
+                let found = "every client of the servers may use the locks: the URL has no user";
+                diagnosis.found(Finding::ok("access", found));
+            }
+        }
         self.open(ADMIN_SESSION).await?;
         let paths = directories(&self.location().directory);
-        let requests = paths.iter().map(|path| Request::GetAcl { path: path.clone() });
-        let replies = self.client.exchange(&requests.collect::<Vec<_>>()).await?;
-        let mut closed = Vec::new();
-        for (path, reply) in paths.iter().zip(&replies) {
-            let dangerous = match reply.code {
-                Code::OK => dangerous(reply)?,
-                // dlock creates it, for the user alone.
-                Code::NO_NODE => continue,
-                code => {
-                    let found = format!("the ACL of {path} cannot be read: {}", code.error(path));
+        let replies = self.exchange_for(&paths, |path| Request::GetAcl { path }).await?;
+        let (mut closed, mut missing) = (Vec::new(), Vec::new());
+        for (path, reply) in paths.into_iter().zip(&replies) {
+            match (reply.code, &user) {
+                (Code::NO_NODE, _) => missing.push(path),
+                (_, None) => {}
+                (Code::OK, Some(user)) => match dangerous(reply)?.as_slice() {
+                    [] => closed.push(path),
+                    dangerous => diagnosis.found(open_directory(&path, dangerous, user)),
+                },
+                (code, Some(_)) => {
+                    let found = format!("the ACL of {path} cannot be read: {}", code.error(&path));
                     diagnosis.found(Finding::ok("access", found));
-                    continue;
                 }
-            };
-            match dangerous.is_empty() {
-                true => closed.push(path.as_str()),
-                false => diagnosis.found(open_directory(path, &dangerous, &user)),
             }
         }
         if !closed.is_empty() {
             let found = format!("not every client may create or delete nodes in {}", closed.join(", "));
             diagnosis.found(Finding::ok("access", found));
         }
-        Ok(())
-    }
-}
-
-impl ZooKeeperStore {
-    /// Returns the directories of the locks that a lock would create, the outermost first.
-    ///
-    /// # Errors
-    /// The store could not be queried.
-    pub(super) async fn missing_directories(&mut self) -> Result<Vec<String>, StoreError> {
-        self.open(ADMIN_SESSION).await?;
-        let paths = directories(&self.location().directory);
-        let requests: Vec<_> = paths.iter().map(|path| Request::Exists { path: path.clone() }).collect();
-        let replies = self.client.exchange(&requests).await?;
-        let missing = paths.into_iter().zip(replies).filter(|(_, reply)| reply.code == Code::NO_NODE);
-        Ok(missing.map(|(path, _)| path).collect())
+        Ok(missing)
     }
 }
 

@@ -18,7 +18,7 @@ const MOVES: usize = 3;
 /// A shorter session leaves no time to stop a command.
 const SHORTEST_SESSION: Duration = Duration::from_secs(1);
 
-/// What a session is known by.
+/// A session: its credentials, and how long it lasts.
 struct Session {
     id: i64,
     password: Vec<u8>,

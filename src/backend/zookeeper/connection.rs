@@ -1,26 +1,22 @@
 //! One connection to one server: requests are answered in their order, and events arrive between the replies.
 
 use std::collections::VecDeque;
-use std::io;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use tokio::io::AsyncReadExt;
 use tokio::time::{Instant, sleep_until};
 
 use super::errors::Code;
 use super::heartbeats::{Answered, Heartbeats, PINGS};
 use super::message::{AUTH, Access, EVENT, FAILED_PART, PING, Reader, Request};
-use crate::backend::net::BoundedStream;
-use crate::backend::{Change, StoreError, io_text};
+use crate::backend::net::{BoundedStream, FramedStream};
+use crate::backend::{Change, StoreError};
 use crate::clock::Moment;
 
 /// The longest message that is accepted, as in ZooKeeper's own client (`jute.maxbuffer`).
 const LONGEST_MESSAGE: usize = 1 << 20;
 /// The most that is read for some requests that were sent together.
 const LONGEST_EXCHANGE: usize = 4 << 20;
-/// How much is read at once.
-const CHUNK: usize = 16 << 10;
 
 /// A reply to a request.
 #[derive(Clone, Debug)]
@@ -34,6 +30,18 @@ pub(super) struct Reply {
 impl Reply {
     pub(super) fn reader(&self) -> Reader<'_> {
         Reader(&self.body)
+    }
+
+    /// Returns the content of a reply about a node; `None` if the node does not exist.
+    ///
+    /// # Errors
+    /// The request failed.
+    pub(super) fn found(&self, path: &str) -> Result<Option<Reader<'_>>, StoreError> {
+        match self.code {
+            Code::OK => Ok(Some(self.reader())),
+            Code::NO_NODE => Ok(None),
+            code => Err(code.error(path)),
+        }
     }
 
     /// Returns whether the request was a write, and was carried out: a majority of the servers has it.
@@ -60,11 +68,8 @@ pub(super) enum Report {
 }
 
 pub(super) struct Connection {
-    pub(super) stream: BoundedStream,
+    stream: FramedStream,
     access: Access,
-    received: Vec<u8>,
-    /// How much of it was returned.
-    returned: usize,
     last_number: i32,
     /// The requests whose replies are not awaited, in order.
     unawaited: VecDeque<(i32, Report)>,
@@ -81,10 +86,8 @@ pub(super) struct Connection {
 impl Connection {
     pub(super) fn new(stream: BoundedStream, access: Access) -> Connection {
         Connection {
-            stream,
+            stream: FramedStream::new(stream),
             access,
-            received: Vec::new(),
-            returned: 0,
             last_number: 0,
             unawaited: VecDeque::new(),
             has_event: false,
@@ -137,7 +140,9 @@ impl Connection {
             let message = self.message().await?;
             size += message.len();
             if size > LONGEST_EXCHANGE {
-                return Err(StoreError::unanswered("the replies to some requests are longer than 4 MiB"));
+                return Err(StoreError::unanswered(
+                    "the replies to one batch of requests are longer than 4 MiB",
+                ));
             }
             let (answered, reply) = read(&message)?;
             if answered != *number {
@@ -187,14 +192,14 @@ impl Connection {
                 return Change::OurTurn;
             }
             let ping_at = self.last_sent + session / PINGS;
-            let outcome = tokio::select! {
+            let handled = tokio::select! {
                 message = self.message() => message.and_then(|message| {
                     let (answered, reply) = read(&message)?;
                     self.handle(answered, &reply)
                 }),
                 () = sleep_until(ping_at) => self.ping().await,
             };
-            if outcome.is_err() {
+            if handled.is_err() {
                 self.is_usable = false;
                 return Change::Disconnected;
             }
@@ -260,50 +265,18 @@ impl Connection {
 
     async fn send(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
         self.last_sent = Instant::now();
-        match self.stream.send(bytes).await {
-            Ok(()) => Ok(()),
-            Err(error) => Err(self.broken("cannot send", &error).await),
-        }
+        self.stream.send(bytes).await
     }
 
     /// Returns the next message, without its length. If the future is dropped, nothing is lost.
     async fn message(&mut self) -> Result<Vec<u8>, StoreError> {
-        // Deadlines and signals count, however fast a server sends.
+        // A server that sends without a pause must not keep deadlines and signals from being handled.
         tokio::task::consume_budget().await;
-        loop {
-            let unread = &self.received[self.returned..];
-            if let Some((length, rest)) = unread.split_first_chunk::<4>() {
-                let length = u32::from_be_bytes(*length) as usize;
-                if length > LONGEST_MESSAGE {
-                    return Err(too_long(unread));
-                }
-                if let Some(message) = rest.get(..length) {
-                    self.returned += 4 + length;
-                    return Ok(message.to_vec());
-                }
-            }
-            self.received.drain(..std::mem::take(&mut self.returned));
-            if self.received.is_empty() {
-                self.received.shrink_to(CHUNK);
-            }
-            self.stream.refill(CHUNK);
-            self.received.reserve(CHUNK);
-            match self.stream.read_buf(&mut self.received).await {
-                Ok(0) => return Err(self.broken("", &io::ErrorKind::UnexpectedEof.into()).await),
-                Ok(_) => {}
-                Err(error) => return Err(self.broken("cannot read", &error).await),
-            }
-        }
-    }
-
-    async fn broken(&mut self, what: &str, error: &io::Error) -> StoreError {
-        if let Some(why) = self.stream.why_ended().await {
-            return why;
-        }
-        StoreError::unanswered(match error.kind() {
-            io::ErrorKind::UnexpectedEof => "the server closed the connection".to_owned(),
-            _ => format!("{what}: {}", io_text(error)),
-        })
+        let length = |header: [u8; 4]| match u32::from_be_bytes(header) as usize {
+            length @ ..=LONGEST_MESSAGE => Ok(length),
+            _ => Err(too_long(header)),
+        };
+        self.stream.frame(length).await.map(|(_, message)| message)
     }
 }
 
@@ -319,8 +292,8 @@ fn read(message: &[u8]) -> Result<(i32, Reply), StoreError> {
 }
 
 /// Returns the error for a message that is too long, or does not begin with a length.
-fn too_long(received: &[u8]) -> StoreError {
-    match received.iter().take(4).all(|byte| byte.is_ascii_graphic()) {
+fn too_long(header: [u8; 4]) -> StoreError {
+    match header.iter().all(u8::is_ascii_graphic) {
         true => StoreError::Config("the server does not speak the ZooKeeper protocol".into()),
         false => StoreError::unanswered(format!(
             "a reply is longer than {} MiB: does one lock have too many waiters?",
@@ -332,7 +305,7 @@ fn too_long(received: &[u8]) -> StoreError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokio::io::AsyncWriteExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::UnixStream;
 
     /// Otherwise its reply would be taken for the one to the next ping, which was sent later.

@@ -7,20 +7,19 @@ use tokio::io::AsyncReadExt;
 
 use super::client::Client;
 use super::heartbeats::lease_of;
-use super::location::{BESIDE_NODE, Location};
+use super::location::METADATA_NODE;
 use super::message::Request;
 use super::store::{ADMIN_SESSION, ZooKeeperStore};
-use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question, version_of};
+use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question, no_lock, version_of};
 use crate::backend::ledger::Contender;
-use crate::backend::net::reachability::{self, Remedies};
-use crate::backend::net::{Address, Protocol, Session};
+use crate::backend::net::reachability::{Remedies, Server, Servers};
+use crate::backend::net::{Address, BoundedStream, Protocol};
 use crate::backend::race;
 use crate::backend::{StoreError, io_text};
 use crate::duration::show;
-use crate::lock::LockName;
+use crate::exit::FailureKind;
+use crate::lock::{DEFAULT_TTL, LockName};
 
-/// The default of `--ttl`.
-const DEFAULT_TTL: Duration = Duration::from_secs(30);
 const LONGEST_TTL: Duration = Duration::from_secs(24 * 3600);
 /// The longest reply to `srvr` that is read.
 const LONGEST_STATUS: usize = 4096;
@@ -28,7 +27,6 @@ const LONGEST_STATUS: usize = 4096;
 const REPLIES: [&str; 3] = [VERSION, NOT_SERVING, "is not in the whitelist"];
 const VERSION: &str = "Zookeeper version";
 const NOT_SERVING: &str = "not currently serving requests";
-const NO_LOCK: &str = "no lock can be taken: dlock run ends with 69, or keeps trying with --retry";
 
 const REMEDIES: Remedies = Remedies {
     protocol: Protocol::ZooKeeper,
@@ -40,6 +38,9 @@ const REMEDIES: Remedies = Remedies {
     client_certificate: "name a certificate by cert_file= and its key by key_file=, of an authority that the server knows \
                          (ssl.trustStore.location)",
     plain_text: "use zookeepers://, or a tunnel",
+    login: "",
+    unusable: ("", ""),
+    unavailable: ("server", "use the client port of a ZooKeeper server"),
 };
 
 impl ZooKeeperStore {
@@ -51,21 +52,13 @@ impl ZooKeeperStore {
         let location = self.location().clone();
         // The configured files are read first: no server is contacted if they cannot be used.
         location.credentials()?;
-        for address in &location.servers {
-            Session::of(location.security.tls.as_ref(), address)?;
-        }
-        for finding in reachability::secret_files(&location.security) {
-            diagnosis.found(finding);
-        }
-        let (mut servers, mut failures) = (Vec::new(), Vec::new());
-        for address in &location.servers {
-            match status(&location, address, diagnosis).await? {
-                Ok(status) => servers.push((address, status)),
-                Err(finding) => failures.push((address, finding)),
-            }
-        }
-        let consequence = "one fewer server may fail before locks can no longer be taken or kept";
-        diagnosis.found_of_some(failures, !servers.is_empty(), consequence);
+        let servers = Servers {
+            addresses: &location.servers,
+            security: &location.security,
+            remedies: &REMEDIES,
+            fewer: "one fewer server may fail before locks can no longer be taken or kept",
+        };
+        let servers = servers.log_in(diagnosis, status).await?;
         if servers.is_empty() {
             return Ok(());
         }
@@ -76,8 +69,7 @@ impl ZooKeeperStore {
             diagnosis.found(Finding::one_server());
         }
         let Some(longest) = self.sessions(diagnosis).await? else { return Ok(()) };
-        self.examine_directories(diagnosis).await?;
-        let missing = self.missing_directories().await?;
+        let missing = self.examine_directories(diagnosis).await?;
         self.latency(longest, diagnosis).await?;
         diagnosis.answer(
             Question::Loss,
@@ -126,9 +118,10 @@ impl ZooKeeperStore {
             ),
         });
         let clock = format!(
-            "the leader's, in steps of its tickTime; the lock of a crashed holder is free at most one and a half --ttl (30s \
+            "the leader's, in steps of its tickTime; the lock of a crashed holder is free at most one and a half --ttl ({} \
              unless set, here from {} to {}) and one tick after its last request; a crashed waiter ahead adds the rest of \
              its own session",
+            show(DEFAULT_TTL),
             show(shortest),
             show(longest)
         );
@@ -146,66 +139,44 @@ impl ZooKeeperStore {
     async fn forget(&mut self, name: &LockName, created: &[String]) -> Result<(), StoreError> {
         self.open(ADMIN_SESSION).await?;
         let paths = self.location().paths(name);
-        let beside = format!("{}{BESIDE_NODE}", self.location().directory);
+        let metadata = format!("{}{METADATA_NODE}", self.location().directory);
         // A directory is removed only if it is empty.
         let directories = created.iter().rev().cloned();
-        let paths = [paths.lock, paths.beside, beside].into_iter().chain(directories);
-        let requests: Vec<_> = paths.map(|path| Request::Delete { path, version: -1 }).collect();
-        self.client.exchange(&requests).await?;
-        Ok(())
+        let paths: Vec<String> =
+            [paths.lock, paths.metadata, metadata].into_iter().chain(directories).collect();
+        self.exchange_for(&paths, |path| Request::Delete { path, version: -1 }).await.map(drop)
     }
 }
 
 /// Connects to a server, and asks for its status; `None` if it does not report it.
-async fn status(
-    location: &Location,
-    address: &Address,
-    diagnosis: &Diagnosis,
-) -> Result<Result<Option<String>, Finding>, StoreError> {
-    let session = Session::of(location.security.tls.as_ref(), address)?;
-    let opened = reachability::open(address, &location.security, session, &REMEDIES, diagnosis).await;
-    let mut stream = match opened {
-        Ok(stream) => stream,
-        Err(finding) => return Ok(Err(finding)),
-    };
-    diagnosis.begin("server");
-    let asked = async {
-        let failed = |error: io::Error| StoreError::unreachable(io_text(&error));
-        let mut reply = Vec::new();
-        stream.send(b"srvr").await.map_err(failed)?;
-        while reply.len() < LONGEST_STATUS {
-            stream.refill(LONGEST_STATUS);
-            if stream.read_buf(&mut reply).await.map_err(failed)? == 0 {
-                break;
-            }
-        }
-        Ok(String::from_utf8_lossy(&reply).into_owned())
-    };
-    let other = |error: &StoreError| Finding::failure("protocol", error);
-    let reply = match Protocol::ZooKeeper.exchange(address, &location.security, asked).await {
-        Ok(reply) => reply,
-        Err(error @ StoreError::OtherServer { .. }) => return Ok(Err(other(&error))),
-        Err(error) => {
-            let error = error.map_text(|text| format!("no reply to srvr: {text}"));
-            let remedy = "use the client port of a ZooKeeper server";
-            return Ok(Err(Finding::refusal("server", &error, remedy)));
-        }
-    };
+async fn status(mut server: Server<'_>) -> Result<Option<String>, Finding> {
+    let stream = server.open().await?;
+    let reply = server.log_in("server", srvr(stream)).await?;
     if !REPLIES.iter().any(|known| reply.contains(known))
-        && let Some(error) = Protocol::ZooKeeper.mismatch(address).await
+        && let Some(error) = Protocol::ZooKeeper.mismatch(server.address).await
     {
-        return Ok(Err(other(&error)));
+        return Err(REMEDIES.refusal(&error));
     }
     if reply.contains(NOT_SERVING) {
         let found = "it has no quorum and serves no requests";
-        return Ok(Err(Finding::problem(
+        return Err(Finding::problem(
             "quorum",
             found,
-            NO_LOCK,
+            no_lock(FailureKind::Unavailable),
             "start the other servers, and see their logs",
-        )));
+        ));
     }
-    Ok(Ok(reply.contains(VERSION).then_some(reply)))
+    Ok(reply.contains(VERSION).then_some(reply))
+}
+
+/// Returns the reply to `srvr`.
+async fn srvr(mut stream: BoundedStream) -> Result<String, StoreError> {
+    let failed = |error: io::Error| StoreError::unreachable(format!("no reply to srvr: {}", io_text(&error)));
+    let mut reply = Vec::new();
+    stream.send(b"srvr").await.map_err(failed)?;
+    stream.refill(LONGEST_STATUS);
+    stream.take(LONGEST_STATUS as u64).read_to_end(&mut reply).await.map_err(failed)?;
+    Ok(String::from_utf8_lossy(&reply).into_owned())
 }
 
 /// Whether a server reports that it is the only one.
@@ -228,13 +199,16 @@ fn server(address: &Address, status: &Option<String>) -> Finding {
     };
     let found = format!("{address}: ZooKeeper {version}, {mode}");
     if version_of(version) < (3, 5, 3) {
-        let consequence = "it has no container nodes: no lock can be taken";
+        let consequence = format!("it has no container nodes: {}", no_lock(FailureKind::Config));
         return Finding::problem("server", found, consequence, "upgrade to 3.5.3 or later");
     }
     match mode {
-        "read-only" => {
-            Finding::warning("server", found, NO_LOCK, "start the other servers, and see their logs")
-        }
+        "read-only" => Finding::warning(
+            "server",
+            found,
+            no_lock(FailureKind::Unavailable),
+            "start the other servers, and see their logs",
+        ),
         _ => Finding::ok("server", found),
     }
 }

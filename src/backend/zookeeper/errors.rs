@@ -30,11 +30,6 @@ impl Code {
 
     /// Returns the error for a request about `path` that failed.
     pub(super) fn error(self, path: &str) -> StoreError {
-        let temporary = |reason: &str| StoreError::Unavailable {
-            reason: reason.to_owned(),
-            maybe_applied: true,
-            outlook: Outlook::Transient,
-        };
         match self {
             Code::NO_AUTH => StoreError::Denied(format!(
                 "permission denied for {path}: check its ACL, see dlock doctor --policy"
@@ -61,9 +56,9 @@ impl Code {
 
 /// Returns the error of a request in a session that has expired. The next request begins another one.
 pub(super) fn expired() -> StoreError {
-    StoreError::Unavailable {
-        reason: "the session has expired".into(),
-        maybe_applied: true,
-        outlook: Outlook::Transient,
-    }
+    temporary("the session has expired")
+}
+
+fn temporary(reason: &str) -> StoreError {
+    StoreError::Unavailable { reason: reason.to_owned(), maybe_applied: true, outlook: Outlook::Transient }
 }

@@ -6,32 +6,26 @@ use super::connection::Connection;
 use super::message::Access;
 use super::recipe::Recipe;
 use crate::backend::StoreError;
-use crate::backend::net::{Address, Security, TlsSettings, distinct, list, open};
-use crate::backend::url::{Environment, REQUIRE_VERIFIED_TLS, Url, UrlError};
+use crate::backend::net::{Address, COMMON, Security, distinct, list, open};
+use crate::backend::options::Value::{Text, Word};
+use crate::backend::options::{Options, Table, UrlOption, of_lock, words};
+use crate::backend::url::{Environment, Url, UrlError, encoded};
 use crate::lock::LockName;
 
 const DEFAULT_PORT: u16 = 2181;
-const DEFAULT_PREFIX: &str = "/dlock/";
 /// What the names of dlock's own nodes in the directory of the locks begin with.
 pub(super) const RESERVED: &str = "dlock#";
-/// The node that has the documents beside the entries.
-pub(super) const BESIDE_NODE: &str = "dlock#beside";
+/// The node that has the metadata of all locks.
+pub(super) const METADATA_NODE: &str = "dlock#beside";
 /// The node that is created and removed to read the clock.
 const CLOCK_NODE: &str = "dlock#clock";
 /// The node that has those of nested runs.
 pub(super) const INSIDE_NODE: &str = "dlock#inside";
-const OPTIONS: &[&str] = &[
-    "recipe",
-    "prefix",
-    "username",
-    "password_file",
-    "ca_file",
-    "cert_file",
-    "key_file",
-    "server_name",
-    "insecure",
-    REQUIRE_VERIFIED_TLS,
+const OWN: &[UrlOption] = &[
+    of_lock("recipe", Word("curator", &words(&Recipe::ALL)), "The recipe of other programs."),
+    of_lock("prefix", Text("/dlock/"), "The prefix of the path of a lock, below *ROOT*."),
 ];
+const OPTIONS: Table = &[OWN, COMMON];
 
 /// An ensemble that stores locks, and how to connect to it.
 #[derive(Clone)]
@@ -52,13 +46,13 @@ pub struct Location {
 pub(super) struct Paths {
     /// The parent of the entries.
     pub(super) lock: String,
-    /// The document beside them.
-    pub(super) beside: String,
+    /// Its metadata.
+    pub(super) metadata: String,
 }
 
 impl Location {
     /// Returns the options of a URL.
-    pub fn options(_: &str) -> &'static [&'static str] {
+    pub fn options(_: &str) -> Table {
         OPTIONS
     }
 
@@ -68,64 +62,34 @@ impl Location {
     /// Another form, an unknown option, or an invalid value.
     pub fn from_url(url: &Url, _: Environment<'_>) -> Result<Location, UrlError> {
         let scheme = url.scheme.as_str();
-        let (other_scheme, tls) = match scheme {
-            "zookeepers" => ("zookeeper", Some(TlsSettings::default())),
-            _ => ("zookeepers", None),
-        };
         if url.hosts.is_empty() {
             return Err(UrlError::new(format!(
                 "{scheme}:// takes the servers of an ensemble, such as {scheme}://h1,h2,h3"
             )));
         }
         let servers = distinct(url.hosts.iter().map(|host| Address::of(host, DEFAULT_PORT)))?;
-        let mut security = Security::of(url, tls, other_scheme.to_owned());
-        let (mut recipe, mut prefix) = (Recipe::Curator, DEFAULT_PREFIX);
-        for (name, value) in &url.query {
-            let set = match name.as_str() {
-                _ if !OPTIONS.contains(&name.as_str()) => {
-                    Err(UrlError::unknown_option(name, scheme, OPTIONS))
-                }
-                "recipe" => Recipe::named(value).map(|named| recipe = named),
-                "prefix" => {
-                    prefix = value;
-                    Ok(())
-                }
-                _ => security
-                    .set(name, value, &format!(": use zookeepers:// instead of {scheme}://"))
-                    .map(drop),
-            };
-            set.map_err(|error| error.about(name))?;
-        }
-        security.check()?;
-        if security.credentials.has_password() && security.credentials.username().is_none() {
-            return Err(UrlError::new("a password without a username: digest authentication requires both"));
-        }
+        let options = Options::of(url, OPTIONS)?;
+        let security = Security::of_scheme(url, &options, ["zookeeper", "zookeepers"])?;
+        security.credentials.check_username("digest authentication")?;
         let chroot = match url.path.trim_end_matches('/') {
             "" => String::new(),
             path => path.to_owned(),
         };
-        let (directory, stem) = format!("/{}", prefix.trim_start_matches('/'))
+        let (directory, stem) = format!("/{}", options.get("prefix").trim_start_matches('/'))
             .rsplit_once('/')
             .map(|(directory, stem)| (format!("{chroot}{directory}/"), stem.to_owned()))
             .unwrap_or_default();
         check_path(&format!("{directory}{stem}")).map_err(|error| error.about("prefix"))?;
-        let mut options = Vec::new();
-        if recipe != Recipe::Curator {
-            options.push(format!("recipe={}", recipe.name()));
-        }
-        if prefix != DEFAULT_PREFIX {
-            options.push(format!("prefix={prefix}"));
-        }
-        let options = if options.is_empty() { String::new() } else { format!("?{}", options.join("&")) };
-        let user = security.credentials.username().map(|user| format!("{user}@")).unwrap_or_default();
-        let display = format!("{scheme}://{user}{}{chroot}{options}", list(&servers));
+        let recipe = options.word("recipe", &Recipe::ALL);
+        let user = security.credentials.in_url();
+        let display = format!("{scheme}://{user}{}{}{}", list(&servers), encoded(&chroot), options.query());
         Ok(Location { servers, security, recipe, chroot, directory, stem, display })
     }
 
     pub(super) fn paths(&self, name: &LockName) -> Paths {
         let node = format!("{}{}", self.stem, encode(name));
         let directory = &self.directory;
-        Paths { lock: format!("{directory}{node}"), beside: format!("{directory}{BESIDE_NODE}/{node}") }
+        Paths { lock: format!("{directory}{node}"), metadata: format!("{directory}{METADATA_NODE}/{node}") }
     }
 
     /// Returns the path of the node that is created to read the clock of the leader.
@@ -135,9 +99,9 @@ impl Location {
 
     /// Returns the name of the lock that has a node of this name in the directory; `None` for other nodes.
     pub(super) fn name_of(&self, node: &str) -> Option<LockName> {
-        let encoded = node.strip_prefix(&self.stem)?;
-        let name = LockName::new(&percent_decode_str(encoded).decode_utf8().ok()?).ok()?;
-        (encode(&name) == encoded && !node.starts_with(RESERVED)).then_some(name)
+        let rest = node.strip_prefix(&self.stem)?;
+        let name = LockName::new(&percent_decode_str(rest).decode_utf8().ok()?).ok()?;
+        (encode(&name) == rest && !node.starts_with(RESERVED)).then_some(name)
     }
 
     /// Who may use the nodes that are created: with a user only that one, because they contain tokens.

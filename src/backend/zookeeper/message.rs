@@ -49,7 +49,8 @@ pub(super) enum Access {
 }
 
 impl Request {
-    fn code(&self) -> i32 {
+    /// Returns the number of the kind of the request.
+    pub(super) fn code(&self) -> i32 {
         match self {
             Request::Delete { .. } => 2,
             Request::Exists { .. } => 3,

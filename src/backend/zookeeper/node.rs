@@ -1,7 +1,8 @@
 //! The nodes of a lock, as a server shows them.
 
+use std::collections::HashSet;
+
 use super::connection::Reply;
-use super::errors::Code;
 use super::message::Stat;
 use super::recipe::parse;
 use crate::backend::StoreError;
@@ -25,18 +26,50 @@ pub(super) struct Document {
     pub(super) value: Result<Ledger, Unreadable>,
 }
 
-/// A node below a lock, by its name.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// A node below a lock, of a client that holds the lock or waits for it.
+#[derive(Clone, Debug)]
 pub(super) struct Node {
-    /// The number that the server has added.
+    /// The number that the server has added to the name.
     pub(super) number: i64,
     pub(super) name: String,
+    /// The requested mode, by the name.
+    pub(super) mode: Mode,
+    /// The order of its entry, see [`set_orders`]; 0 until it is set.
+    pub(super) order: u64,
+    /// What was read of it; `None` if it was not read, as most of thousands are.
+    pub(super) stored: Option<Box<Stored>>,
 }
 
-/// A node of a client that holds a lock or waits for it.
-pub(super) struct Candidate {
-    pub(super) node: Node,
-    pub(super) mode: Mode,
+impl Node {
+    /// Returns the node of this name, which was not read; `None` if the name has no number.
+    pub(super) fn named(name: &str) -> Option<Node> {
+        let (number, mode) = parse(name)?;
+        Some(Node { number, name: name.to_owned(), mode, order: 0, stored: None })
+    }
+
+    /// Returns the transaction that has created it, if it was read.
+    fn creation(&self) -> Option<u64> {
+        self.stored.as_ref().map(|stored| stored.stat.czxid as u64)
+    }
+}
+
+/// Sets the order of each node: the transaction that has created it, or, where that is unknown, a number between those
+/// of its neighbours, if the server has numbered them. No two have the same.
+pub(super) fn set_orders(nodes: &mut [Node]) {
+    let mut used: HashSet<u64> = nodes.iter().filter_map(Node::creation).collect();
+    let first = nodes.iter().find_map(|node| Some((node.number, node.creation()?)));
+    let (mut number, mut order) = first.unwrap_or((0, u64::from(u32::MAX)));
+    for node in nodes {
+        order = node.creation().unwrap_or_else(|| {
+            // Each node has a transaction of its own, and a number that is larger by one than the last one.
+            let mut order = order.saturating_add_signed(node.number.saturating_sub(number));
+            while !used.insert(order) {
+                order = order.wrapping_add(1);
+            }
+            order
+        });
+        (number, node.order) = (node.number, order);
+    }
 }
 
 /// Returns the version of a node in a listing, where 0 is that of none.
@@ -57,42 +90,29 @@ pub(super) fn stored(name: &LockName, path: &str, reply: &Reply) -> Result<Optio
 
 /// Likewise, whatever its value is.
 pub(super) fn document(path: &str, reply: &Reply) -> Result<Option<Document>, StoreError> {
-    match reply.code {
-        Code::OK => {
-            let mut reader = reply.reader();
-            let (data, stat) = (reader.bytes()?, reader.stat()?);
-            Ok(Some(Document { stat, value: Ledger::parse(data) }))
-        }
-        Code::NO_NODE => Ok(None),
-        code => Err(code.error(path)),
-    }
+    let Some(mut reader) = reply.found(path)? else { return Ok(None) };
+    let (data, stat) = (reader.bytes()?, reader.stat()?);
+    Ok(Some(Document { stat, value: Ledger::parse(data) }))
 }
 
-/// Returns the nodes below a lock, in their order.
-pub(super) fn candidates(lock: &str, reply: &Reply) -> Result<Vec<Candidate>, StoreError> {
-    let names = match reply.code {
-        Code::OK => reply.reader().texts()?,
-        Code::NO_NODE => Vec::new(),
-        code => return Err(code.error(lock)),
-    };
+/// Returns the nodes below a lock, in the order of their numbers.
+pub(super) fn nodes(lock: &str, reply: &Reply) -> Result<Vec<Node>, StoreError> {
+    let Some(mut reader) = reply.found(lock)? else { return Ok(Vec::new()) };
+    let names = reader.texts()?;
     if names.len() > MOST_NODES {
         return Err(StoreError::unanswered(format!(
             "{lock} has more than {MOST_NODES} nodes: does one lock have too many waiters?"
         )));
     }
-    let candidate = |name: String| {
-        let (number, mode) = parse(&name)?;
-        Some(Candidate { node: Node { number, name }, mode })
-    };
-    let mut candidates: Vec<Candidate> = names.into_iter().filter_map(candidate).collect();
-    candidates.sort_unstable_by(|one, other| one.node.cmp(&other.node));
-    Ok(candidates)
+    let mut nodes: Vec<Node> = names.iter().filter_map(|name| Node::named(name)).collect();
+    nodes.sort_unstable_by(|one, other| (one.number, &one.name).cmp(&(other.number, &other.name)));
+    Ok(nodes)
 }
 
 /// Returns how many of the first nodes may hold the lock together, judged by their modes alone.
-pub(super) fn entitled(candidates: &[Candidate]) -> usize {
-    let Some(first) = candidates.first().map(|one| one.mode) else { return 0 };
-    let alike = candidates.iter().take_while(|one| one.mode == first).count();
+pub(super) fn entitled(nodes: &[Node]) -> usize {
+    let Some(first) = nodes.first().map(|node| node.mode) else { return 0 };
+    let alike = nodes.iter().take_while(|node| node.mode == first).count();
     match first {
         Mode::Exclusive => 1,
         Mode::Shared => alike,

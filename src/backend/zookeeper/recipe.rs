@@ -1,7 +1,6 @@
 //! The names of the nodes below a lock: those of the recipe that other programs use, with the mode in a part of the name
 //! that their parsers skip.
 
-use crate::backend::url::UrlError;
 use crate::lock::Mode;
 
 /// Which programs take the same locks.
@@ -16,20 +15,9 @@ pub(super) enum Recipe {
 }
 
 impl Recipe {
-    const ALL: [(&str, Recipe); 3] =
+    /// By the names that the option has for them.
+    pub(super) const ALL: [(&str, Recipe); 3] =
         [("curator", Recipe::Curator), ("curator-rw", Recipe::CuratorRw), ("kazoo", Recipe::Kazoo)];
-
-    pub(super) fn named(name: &str) -> Result<Recipe, UrlError> {
-        let found = Recipe::ALL.iter().find(|(known, _)| *known == name);
-        found.map(|(_, recipe)| *recipe).ok_or_else(|| {
-            let known = Recipe::ALL.map(|(known, _)| known).join(", ");
-            UrlError::new(format!("unknown recipe '{name}' (known: {known})"))
-        })
-    }
-
-    pub(super) fn name(self) -> &'static str {
-        Recipe::ALL.iter().find(|(_, recipe)| *recipe == self).map_or("", |(name, _)| name)
-    }
 
     /// Returns the text by which a client finds its own node: `id` is 32 hexadecimal digits.
     pub(super) fn mark(self, id: &str) -> String {

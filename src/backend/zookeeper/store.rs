@@ -7,21 +7,19 @@ mod listing;
 mod nested;
 mod writes;
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use super::client::Client;
 use super::connection;
-use super::errors::Code;
-use super::location::{BESIDE_NODE, Location};
+use super::location::{Location, METADATA_NODE};
 use super::message::{Request, Stat};
-use super::node::{Node, Stored};
+use super::node::Node;
 use crate::backend::diagnosis::Diagnosis;
-use crate::backend::ledger::entries::{self, Entry};
-use crate::backend::ledger::{Done, Ledger, LedgerStore, Observed, Purpose, Step, Unreadable};
-use crate::backend::{Change, Reply, StoreError};
-use crate::clock::{Moment, wall_micros};
-use crate::lock::{Claim, LockName, LockState, NotedRecord};
+use crate::backend::ledger::entries::{Entries, Entry};
+use crate::backend::ledger::{Purpose, Store, Unreadable};
+use crate::backend::{Change, Reply, StoreError, TryReply};
+use crate::clock::wall_micros;
+use crate::lock::LockName;
 
 /// The session of a client that does not hold a lock.
 pub(super) const ADMIN_SESSION: Duration = Duration::from_secs(10);
@@ -31,20 +29,14 @@ const BATCH: usize = 200;
 /// The store of one ensemble, and one client of it.
 pub(super) struct ZooKeeperStore {
     pub(super) client: Client,
-    /// When the last change was requested: leases count from then.
-    asked: Moment,
     /// The node of this client.
     own: Option<OwnNode>,
     /// The name of the node that records the hold of this client: its own, or that of the outer hold.
     held_in: Option<String>,
-    /// The token of the claim.
-    token: String,
-    /// The nodes of the last listing, by their orders.
-    nodes: HashMap<u64, String>,
-    /// The nodes that were read, by name.
-    cache: HashMap<String, Stored>,
-    /// The document beside the entries, when it was read last.
-    beside: Option<Entry>,
+    /// The nodes of the last listing, and the one that was created since.
+    nodes: Vec<Node>,
+    /// The metadata of the lock, when it was read last.
+    metadata: Option<Entry>,
     /// Why it could not be read then.
     unreadable: Option<Unreadable>,
     /// How far the clock of the leader is ahead of that of this host, in microseconds; `None` before a node was created.
@@ -57,7 +49,7 @@ struct OwnNode {
     /// In its name; never used for another node.
     id: String,
     /// `None` while it is unknown whether it was created.
-    node: Option<Node>,
+    name: Option<String>,
     /// It was the first one when it was created, so that it holds the lock as it is.
     is_first: bool,
 }
@@ -67,13 +59,10 @@ impl ZooKeeperStore {
     pub fn new(location: Location) -> ZooKeeperStore {
         ZooKeeperStore {
             client: Client::new(location),
-            asked: Moment::now(),
             own: None,
             held_in: None,
-            token: String::new(),
-            nodes: HashMap::new(),
-            cache: HashMap::new(),
-            beside: None,
+            nodes: Vec::new(),
+            metadata: None,
             unreadable: None,
             clock_offset: None,
         }
@@ -103,19 +92,30 @@ impl ZooKeeperStore {
         self.open(ADMIN_SESSION).await?;
         let children = Request::Children { path: path.to_owned(), watch: false };
         let reply = self.exchange_one(children).await?;
-        match reply.code {
-            Code::OK => {}
-            Code::NO_NODE => return self.check_chroot().await.map(|()| Vec::new()),
-            code => return Err(code.error(path)),
-        }
-        let nodes = reply.reader().texts()?;
+        let Some(mut reader) = reply.found(path)? else {
+            return self.check_chroot().await.map(|()| Vec::new());
+        };
+        let nodes = reader.texts()?;
         let location = self.location();
         Ok(nodes.into_iter().filter_map(|node| Some((location.name_of(&node)?, node))).collect())
     }
 
+    /// Sends one request about each of these paths, and returns their replies.
+    ///
+    /// # Errors
+    /// The store could not be queried.
+    pub(super) async fn exchange_for(
+        &mut self,
+        paths: &[String],
+        request: impl Fn(String) -> Request,
+    ) -> Result<Vec<connection::Reply>, StoreError> {
+        let requests: Vec<Request> = paths.iter().cloned().map(request).collect();
+        self.client.exchange(&requests).await
+    }
+
     pub(super) async fn exchange_one(&mut self, request: Request) -> Result<connection::Reply, StoreError> {
         let mut replies = self.client.exchange(&[request]).await?;
-        replies.pop().ok_or_else(|| StoreError::unanswered("no reply"))
+        replies.pop().ok_or_else(no_reply)
     }
 
     /// Checks that the node exists that all others are below: it is never created.
@@ -124,11 +124,8 @@ impl ZooKeeperStore {
         if path.is_empty() {
             return Ok(());
         }
-        match self.exchange_one(Request::Exists { path: path.clone() }).await?.code {
-            Code::OK => Ok(()),
-            Code::NO_NODE => Err(no_chroot(&path)),
-            code => Err(code.error(&path)),
-        }
+        let reply = self.exchange_one(Request::Exists { path: path.clone() }).await?;
+        reply.found(&path)?.map(drop).ok_or_else(|| no_chroot(&path))
     }
 
     /// Returns the time by the clock of the leader, in microseconds since 1970; by that of this host as long as the
@@ -143,47 +140,26 @@ impl ZooKeeperStore {
     }
 }
 
+fn no_reply() -> StoreError {
+    StoreError::unanswered("no reply")
+}
+
 fn no_chroot(path: &str) -> StoreError {
     StoreError::Config(format!("the node {path} in the URL does not exist: create it, or change the URL"))
 }
 
-impl LedgerStore for ZooKeeperStore {
+impl Store for ZooKeeperStore {
+    type Shape = Entries;
+
     fn display(&self) -> &str {
         self.client.display()
     }
 
-    fn connect(&mut self) -> Reply<'_, Result<(), StoreError>> {
+    fn connect(&mut self) -> TryReply<'_, ()> {
         Box::pin(self.client.connect())
     }
 
-    async fn change<T: Send + 'static>(
-        &mut self,
-        name: &LockName,
-        purpose: Purpose,
-        decide: impl Fn(&mut Ledger, &dyn Observed) -> Step<T> + Send + 'static,
-    ) -> Result<Done<T>, StoreError> {
-        self.asked = Moment::now();
-        if let Some(claim) = claim_of(&purpose) {
-            self.token = claim.token.reveal().to_owned();
-        }
-        // The length of the session has to be known before anything is decided.
-        self.open(lease_for(&purpose)).await?;
-        let done = entries::change(self, name, &purpose, decide).await?;
-        if matches!(purpose, Purpose::Release(_)) && self.own.is_none() && self.held_in.is_none() {
-            self.client.close();
-        }
-        Ok(done)
-    }
-
-    async fn read(
-        &mut self,
-        names: &[LockName],
-        view: impl Fn(&LockName, &Ledger, &dyn Observed) -> LockState + Send + 'static,
-    ) -> Result<(u64, Vec<LockState>), StoreError> {
-        entries::read(self, names, view).await
-    }
-
-    fn list(&mut self) -> Reply<'_, Result<Vec<LockName>, StoreError>> {
+    fn list(&mut self) -> TryReply<'_, Vec<LockName>> {
         Box::pin(async {
             let directory = self.location().directory.clone();
             let path = if directory == "/" { "/" } else { directory.trim_end_matches('/') };
@@ -196,23 +172,19 @@ impl LedgerStore for ZooKeeperStore {
         })
     }
 
-    fn list_recorded(&mut self) -> Reply<'_, Result<Vec<LockName>, StoreError>> {
+    fn list_with_history(&mut self) -> TryReply<'_, Vec<LockName>> {
         Box::pin(async {
-            let path = format!("{}{BESIDE_NODE}", self.location().directory);
+            let path = format!("{}{METADATA_NODE}", self.location().directory);
             let locks = self.locks_below(&path).await?;
             Ok(locks.into_iter().map(|(name, _)| name).collect())
         })
-    }
-
-    fn history<'a>(&'a mut self, name: &'a LockName) -> Reply<'a, Result<Vec<NotedRecord>, StoreError>> {
-        Box::pin(entries::history(self, name))
     }
 
     fn changed(&mut self) -> Reply<'_, Change> {
         Box::pin(self.client.changed())
     }
 
-    fn examine<'a>(&'a mut self, diagnosis: &'a Diagnosis) -> Reply<'a, Result<(), StoreError>> {
+    fn examine<'a>(&'a mut self, diagnosis: &'a Diagnosis) -> TryReply<'a, ()> {
         Box::pin(self.examine_ensemble(diagnosis))
     }
 
@@ -221,14 +193,7 @@ impl LedgerStore for ZooKeeperStore {
     }
 }
 
-fn claim_of(purpose: &Purpose) -> Option<&Claim> {
-    match purpose {
-        Purpose::Claim(claim) | Purpose::Renew(claim) | Purpose::Release(claim) => Some(claim),
-        Purpose::Operate | Purpose::Prepare | Purpose::Record => None,
-    }
-}
-
 /// Returns the lease of a session that begins for this purpose.
 fn lease_for(purpose: &Purpose) -> Duration {
-    claim_of(purpose).map_or(ADMIN_SESSION, |claim| claim.ttl)
+    purpose.claim().map_or(ADMIN_SESSION, |claim| claim.ttl)
 }

@@ -33,7 +33,7 @@ impl<'a> Run<'a> {
             }
             Err(Interruption::Guard(why)) => return Err(Failure::internal(why)),
         };
-        match awaited.outcome {
+        match awaited.granted {
             Ok(granted) => Ok(Some(granted)),
             Err((lock, NotGranted::Contended(ref busy))) => {
                 let instead =
@@ -71,7 +71,7 @@ impl<'a> Run<'a> {
                     lock: Some(lock.claim.name.clone()),
                     text: lock_wait.cause(&lock.claim, &why),
                 });
-                Err(lock_wait.failure(&lock.claim, why))
+                Err(lock_wait.failure_after(awaited.waited, &lock.claim, why))
             }
         }
     }

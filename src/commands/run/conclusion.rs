@@ -1,7 +1,7 @@
 //! The result of a run: for the report, as messages, and as an exit status.
 
 use super::Run;
-use super::outcome::{RunOutcome, Stopped, Unguarded, describe, describe_briefly};
+use super::supervised::{Stopped, Supervised, Unguarded, describe, describe_briefly};
 use crate::backend::{Release, StoreError};
 use crate::child::protocol::Ended;
 use crate::clock::Moment;
@@ -13,16 +13,16 @@ use crate::settings::program_failure;
 
 impl Run<'_> {
     /// Records how the command ended and what happened to its locks.
-    pub(super) fn note_outcome(&self, held: &[HeldLock], outcome: &RunOutcome, report: &mut RunReport) {
-        for ((lock, held), outcome) in report.locks.iter_mut().zip(held).zip(&outcome.locks) {
+    pub(super) fn note_end(&self, held: &[HeldLock], supervised: &Supervised, report: &mut RunReport) {
+        for ((lock, held), supervised) in report.locks.iter_mut().zip(held).zip(&supervised.locks) {
             lock.fencing = held.grant.fencing;
-            lock.renewals = outcome.renewals.clone();
+            lock.renewals = supervised.renewals.clone();
         }
-        report.command = outcome.ended;
-        (report.outcome, report.exit) = self.end(outcome);
+        report.command = supervised.ended;
+        (report.outcome, report.exit) = self.end(supervised);
         // For the history, which is written before any message.
-        report.cause = self.cause(outcome);
-        report.reason = match &outcome.stopped {
+        report.cause = self.cause(supervised);
+        report.reason = match &supervised.stopped {
             Some(Stopped::Revoked(_, revocation)) => revocation.reason.clone(),
             _ => None,
         };
@@ -30,22 +30,22 @@ impl Run<'_> {
 
     /// Prints the final messages, one line each, and returns why the command did not run to its end under the
     /// locks.
-    pub(super) fn report_outcome(
+    pub(super) fn report_end(
         &self,
-        outcome: &RunOutcome,
+        supervised: &Supervised,
         released: Vec<Result<Release, StoreError>>,
     ) -> Option<String> {
-        let mut error = outcome.loss.as_ref().map(|(lock, loss)| self.loss_line(*lock, loss));
+        let mut error = supervised.loss.as_ref().map(|(lock, loss)| self.loss_line(*lock, loss));
         let name = &self.plan.label();
         let store = self.plan.target.store.display();
         let of = |lock: usize| &self.plan.names[lock];
-        if let Some(line) = self.stopped_line(outcome) {
-            error = Some(self.report_error(outcome, line));
+        if let Some(line) = self.stopped_line(supervised) {
+            error = Some(self.report_error(supervised, line));
         }
-        if let Some(Ended::NotExecuted(errno)) = outcome.ended {
-            error = Some(self.report_error(outcome, self.plan.program.exec_failure(errno).to_string()));
+        if let Some(Ended::NotExecuted(errno)) = supervised.ended {
+            error = Some(self.report_error(supervised, self.plan.program.exec_failure(errno).to_string()));
         }
-        if outcome.orphans_left && self.plan.settings.orphans.is_none() {
+        if supervised.orphans_left && self.plan.settings.orphans.is_none() {
             self.reporter.warning(&format!(
                 "{name}: the command left background processes, which continue without the lock; see --orphans"
             ));
@@ -54,12 +54,12 @@ impl Run<'_> {
             let name = of(lock);
             match released {
                 // A deadline means that the store does not reply, or that the lease has expired: no further message.
-                Err(error) if !matches!(outcome.stopped, Some(Stopped::Deadline(_))) => {
-                    let success = match outcome.success {
+                Err(error) if !matches!(supervised.stopped, Some(Stopped::Deadline(_))) => {
+                    let success = match supervised.success {
                         Some(_) => ", nor its success be recorded",
                         None => "",
                     };
-                    let rest = match outcome.locks[lock].lease_ends.map(|ends| ends - Moment::now()) {
+                    let rest = match supervised.locks[lock].lease_ends.map(|ends| ends - Moment::now()) {
                         None => String::new(),
                         // The store counts the lease from later on, and a new leader from its election.
                         Some(rest) if rest.as_millis() == 0 => "; it expires by itself".to_owned(),
@@ -69,11 +69,11 @@ impl Run<'_> {
                         "{name} on {store}: could not be released{success}: {error}{rest}"
                     ));
                 }
-                Ok(Release::NotHeld) if outcome.stopped.is_none() && !outcome.locks[lock].is_lost => {
+                Ok(Release::NotHeld) if supervised.stopped.is_none() && !supervised.locks[lock].is_lost => {
                     self.reporter
                         .warning(&format!("{name} on {store}: was no longer held when the command ended"));
                 }
-                Ok(Release::Unrecorded(why)) => {
+                Ok(Release::SuccessNotStored(why)) => {
                     let line = format!("{name} on {store}: its success could not be recorded: {why}");
                     self.reporter.warning(&format!("{line}; it may run again before it is due"));
                 }
@@ -84,12 +84,14 @@ impl Run<'_> {
     }
 
     /// Returns the same for the history of the locks.
-    fn cause(&self, outcome: &RunOutcome) -> Option<Cause> {
+    fn cause(&self, supervised: &Supervised) -> Option<Cause> {
         let about = |lock: usize, text| Some(Cause { lock: Some(self.plan.names[lock].clone()), text });
-        let text = match (&outcome.stopped, &outcome.loss) {
+        let text = match (&supervised.stopped, &supervised.loss) {
             (Some(Stopped::Lost(lock, loss)), _) => return about(*lock, describe_briefly(*loss).to_owned()),
             (Some(Stopped::Revoked(lock, revocation)), _) => return about(*lock, broken_by(revocation)),
-            (Some(Stopped::Deadline(lock)), _) => return about(*lock, not_renewed(trouble(outcome, *lock))),
+            (Some(Stopped::Deadline(lock)), _) => {
+                return about(*lock, not_renewed(trouble(supervised, *lock)));
+            }
             (Some(Stopped::MaxRuntime(limit)), _) => format!("--max-runtime {} was reached", show(*limit)),
             (Some(Stopped::Guard(why)), _) => why.clone(),
             (None, Some((lock, loss))) => {
@@ -115,43 +117,43 @@ impl Run<'_> {
     }
 
     /// Returns why dlock stopped the command, in one line.
-    fn stopped_line(&self, outcome: &RunOutcome) -> Option<String> {
+    fn stopped_line(&self, supervised: &Supervised) -> Option<String> {
         let name = &self.plan.label();
         let store = self.plan.target.store.display();
         let of = |lock: usize| &self.plan.names[lock];
-        let what = match outcome.stopped.as_ref()? {
+        let what = match supervised.stopped.as_ref()? {
             Stopped::Lost(lock, loss) => {
                 format!("{} on {store}: the lock was lost: {}", of(*lock), describe(*loss))
             }
             Stopped::Revoked(lock, revocation) => revoked(of(*lock), store, revocation),
             Stopped::Deadline(lock) => {
-                let why = trouble(outcome, *lock);
+                let why = trouble(supervised, *lock);
                 format!("{} on {store}: the lock could not be renewed in time ({why})", of(*lock))
             }
             Stopped::MaxRuntime(limit) => format!("{name}: --max-runtime {} was reached", show(*limit)),
-            Stopped::Guard(why) if !outcome.ran => return Some(why.clone()),
+            Stopped::Guard(why) if !supervised.ran => return Some(why.clone()),
             Stopped::Guard(why) => format!("{name}: {why}"),
         };
-        let done = match outcome.not_permitted {
+        let done = match supervised.not_permitted {
             true => "not all of its processes could be stopped",
             false => "the command was stopped",
         };
         Some(format!("{what}; {done}"))
     }
 
-    fn report_error(&self, outcome: &RunOutcome, line: String) -> String {
-        let (outcome, exit) = self.end(outcome);
+    fn report_error(&self, supervised: &Supervised, line: String) -> String {
+        let (outcome, exit) = self.end(supervised);
         self.reporter.error(outcome, exit, &line);
         line
     }
 
-    fn end(&self, outcome: &RunOutcome) -> (Outcome, Exit) {
-        let ran = match outcome.locks.iter().any(|lock| lock.is_lost) {
+    fn end(&self, supervised: &Supervised) -> (Outcome, Exit) {
+        let ran = match supervised.locks.iter().any(|lock| lock.is_lost) {
             true => Outcome::Lost,
             false => Outcome::Ran,
         };
         let failed = |kind: FailureKind| (kind.into(), kind.into());
-        match (&outcome.stopped, outcome.ended) {
+        match (&supervised.stopped, supervised.ended) {
             (Some(Stopped::Guard(_)), _) | (None, None) => failed(FailureKind::Internal),
             (Some(Stopped::Lost(..) | Stopped::Revoked(..) | Stopped::Deadline(_)), _) => {
                 failed(FailureKind::Lost)
@@ -167,8 +169,8 @@ impl Run<'_> {
 }
 
 /// Returns why a lock was not renewed in time.
-fn trouble(outcome: &RunOutcome, lock: usize) -> &str {
-    outcome.locks[lock].trouble.as_deref().unwrap_or("dlock was stopped, or too slow")
+fn trouble(supervised: &Supervised, lock: usize) -> &str {
+    supervised.locks[lock].trouble.as_deref().unwrap_or("dlock was stopped, or too slow")
 }
 
 fn not_renewed(why: &str) -> String {

@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::Run;
-use super::outcome::{RunOutcome, Stopped};
+use super::supervised::{Stopped, Supervised};
 use crate::backend::{Ending, Release, StoreError};
 use crate::child::signals;
 use crate::clock::Moment;
@@ -17,13 +17,13 @@ use crate::exit::{Failure, FailureKind};
 use crate::lease::acquire_all::{HeldLock, Lock};
 use crate::lease::keeper::LONGEST_UNWATCHED;
 use crate::lock::Record;
-use crate::report::{Outcome, RunReport};
+use crate::report::{Outcome, RunReport, milliseconds};
 
 /// The time limit for recording a run in the history when a signal ends dlock.
 const LAST_RECORD: Duration = Duration::from_millis(80);
 
 pub(super) fn was_released(release: &Result<Release, StoreError>) -> bool {
-    matches!(release, Ok(Release::Released | Release::Kept | Release::Unrecorded(_)))
+    matches!(release, Ok(Release::Released | Release::Kept | Release::SuccessNotStored(_)))
 }
 
 struct Releasing<'a> {
@@ -52,7 +52,7 @@ impl Run<'_> {
         &self,
         locks: &[Lock],
         held: &[HeldLock],
-        outcome: &RunOutcome,
+        supervised: &Supervised,
         report: &RunReport,
     ) -> Vec<Result<Release, StoreError>> {
         let recheck = Notify::new();
@@ -61,7 +61,7 @@ impl Run<'_> {
             let record = report.record(index, &locks[index].claim.identity);
             let lock =
                 Releasing { lock: &locks[index], index, held: &held[index], record, stays: &stays[index] };
-            self.release(lock, outcome, &recheck)
+            self.release(lock, supervised, &recheck)
         };
         let releases = join_all((0..held.len()).map(one));
         tokio::pin!(releases);
@@ -125,34 +125,41 @@ impl Run<'_> {
     async fn release(
         &self,
         releasing: Releasing<'_>,
-        outcome: &RunOutcome,
+        supervised: &Supervised,
         recheck: &Notify,
     ) -> Result<Release, StoreError> {
-        let Releasing { lock, index, held, record, stays } = releasing;
+        let Releasing { lock, index, held, mut record, stays } = releasing;
         let mut backend = lock.backend();
-        // What is left of a lost lock, such as the entry beside its gate, has kept others out until the tree was dead.
-        let is_lost = matches!(outcome.stopped, Some(Stopped::Lost(lost, _)) if lost == index);
+        // What is left of a lost lock, such as its entry in the ledger, has kept others out until the tree was dead.
+        let is_lost = matches!(supervised.stopped, Some(Stopped::Lost(lost, _)) if lost == index);
         let mut until = Moment::now() + self.plan.terms.connect_timeout;
-        if let Some(ends) = outcome.locks[index].lease_ends {
+        if let Some(ends) = supervised.locks[index].lease_ends {
             until = until.min(ends);
         }
+        let (began, held_ms) = (Moment::now(), record.held_ms);
         // Whether an earlier attempt has released the lock is unknown.
         let mut uncertain = false;
+        // Of a lost lock, only a store with leases can keep something for the rest of the minimum time.
+        let mut is_kept = supervised.ran && !held.lease_state.rest().is_zero();
         loop {
-            let rest = if outcome.ran && !is_lost { held.lease_state.rest() } else { Duration::ZERO };
+            let rest = if is_kept { held.lease_state.rest() } else { Duration::ZERO };
             let mut bound = self.plan.terms.connect_timeout;
             if backend.fails_over() {
                 bound = bound.min(LONGEST_TRY);
             }
-            if let Some(ends) = outcome.locks[index].lease_ends {
+            if let Some(ends) = supervised.locks[index].lease_ends {
                 // After the end of the lease there is nothing to release.
                 bound = bound.min((ends - Moment::now()).max(SHORTEST_TRY));
             }
-            let success = outcome.success.map(|granted_at| Moment::now() - granted_at);
+            let success = supervised.success.map(|granted_at| Moment::now() - granted_at);
+            // Meanwhile this process may have kept the lock.
+            record.held_ms = held_ms.map(|ms| ms + milliseconds(Moment::now() - began));
+            record.kept_ms = is_kept.then(|| milliseconds(rest));
             let ending = Ending { record: Some(&record), success };
             let ending = if uncertain { ending.repeated() } else { ending };
             let attempt = hold::release(&mut **backend, &lock.claim, rest, ending);
             match within(bound, attempt).await {
+                Ok(Release::NotYet(_)) if is_lost && is_kept => is_kept = false,
                 Ok(Release::NotYet(again)) if !is_lost => {
                     if !stays.replace(true) && !rest.is_zero() {
                         self.reporter.stays(&lock.claim.name, rest);

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use super::Run;
-use super::outcome::{RunOutcome, Stopped, Unguarded};
+use super::supervised::{Stopped, Supervised, Unguarded};
 use crate::child::protocol::{Ended, Launch};
 use crate::child::signals::{self, Arrival, Origin};
 use crate::child::stop::Deadlines;
@@ -18,12 +18,13 @@ use crate::clock::Moment;
 use crate::commands::or_never;
 use crate::lease::acquire_all::{HeldLock, Keepers};
 use crate::lease::validity::{MARGIN, Validity};
+use crate::priority;
 use crate::settings::OnLost;
 
 /// The longest grace after SIGTERM when the store has lost the lock and no other client holds it yet.
 const LONGEST_GRACE_AFTER_LOSS: Duration = Duration::from_secs(1);
 
-/// How long a command runs before dlock raises its own priority.
+/// How long a command runs before dlock locks its own memory.
 const SETTLE_AFTER: Duration = Duration::from_millis(50);
 
 impl Run<'_> {
@@ -34,12 +35,12 @@ impl Run<'_> {
         keepers: &mut Keepers<'_>,
         launch: Launch,
         supervisor: &mut Supervisor,
-    ) -> RunOutcome {
+    ) -> Supervised {
         let plan = self.plan;
-        let failed = |why: String| RunOutcome {
+        let failed = |why: String| Supervised {
             ran: false,
             stopped: Some(Stopped::Guard(why)),
-            ..RunOutcome::at_first(held)
+            ..Supervised::at_first(held)
         };
         let max_runtime = plan.settings.max_runtime();
         let mut supervision = Supervision {
@@ -50,10 +51,13 @@ impl Run<'_> {
             command_stopped: false,
             resume_when_ours: None,
             checked: false,
-            outcome: RunOutcome::at_first(held),
+            supervised: Supervised::at_first(held),
         };
         let kept: Vec<BorrowedFd<'_>> =
             held.iter().flat_map(|held| &held.kept).map(|descriptor| descriptor.as_fd()).collect();
+        // A busy host must not delay a renewal, also if it is the command that keeps it busy from its first instruction on.
+        // The priority of the command, which was forked before, does not change.
+        priority::raise();
         let deadlines = supervision.deadlines();
         let stop = plan.settings.stop_options(plan.terms.grace);
         if supervision.supervisor.start(launch, deadlines, stop, &kept).is_err() {
@@ -67,22 +71,22 @@ impl Run<'_> {
                 biased;
                 (lock, event) = keepers.next() => {
                     supervision.on_keeper(lock, event);
-                    Step::GoOn
+                    Progress::GoOn
                 }
                 event = supervision.supervisor.next() => supervision.on_child(event),
                 arrival = self.signals.next() => supervision.on_signal(arrival, keepers),
                 () = or_never(due.map(|due| self.alarm.until(due))) => supervision.on_time(),
             };
             match step {
-                Step::GoOn => {}
-                Step::Done => return supervision.outcome,
-                Step::GuardLost => {
+                Progress::GoOn => {}
+                Progress::Done => return supervision.supervised,
+                Progress::GuardLost => {
                     // The locks are renewed until the last process of the tree is dead.
                     let kill = supervision.supervisor.kill_tree();
                     tokio::pin!(kill);
                     loop {
                         tokio::select! {
-                            () = &mut kill => return supervision.outcome,
+                            () = &mut kill => return supervision.supervised,
                             _ = keepers.next() => {}
                         }
                     }
@@ -93,7 +97,7 @@ impl Run<'_> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum Progress {
     GoOn,
     Done,
     GuardLost,
@@ -109,7 +113,7 @@ struct Supervision<'a> {
     /// locks that are not confirmed yet.
     resume_when_ours: Option<Vec<usize>>,
     checked: bool,
-    outcome: RunOutcome,
+    supervised: Supervised,
 }
 
 impl Supervision<'_> {
@@ -126,10 +130,10 @@ impl Supervision<'_> {
     }
 
     fn validities(&self) -> impl Iterator<Item = &Validity> {
-        self.outcome.locks.iter().filter_map(|lock| lock.validity.as_ref())
+        self.supervised.locks.iter().filter_map(|lock| lock.validity.as_ref())
     }
 
-    fn on_child(&mut self, event: Event) -> Step {
+    fn on_child(&mut self, event: Event) -> Progress {
         match event {
             Event::Stopped(signal) => {
                 self.command_stopped = true;
@@ -146,10 +150,10 @@ impl Supervision<'_> {
             Event::Continued => self.command_stopped = false,
             Event::DeadlineReached => {
                 let lock = self.earliest();
-                self.outcome.stopped.get_or_insert(Stopped::Deadline(lock));
+                self.supervised.stopped.get_or_insert(Stopped::Deadline(lock));
             }
             Event::NotPermitted(pid) => {
-                self.outcome.not_permitted = true;
+                self.supervised.not_permitted = true;
                 self.report(&format!("process {pid} may not be signalled by this user (a setuid command?)"));
             }
             Event::StillAlive(pid) => {
@@ -169,17 +173,17 @@ impl Supervision<'_> {
                 ));
             }
             Event::Ended(ended) => {
-                self.outcome.ran = !matches!(ended, Ended::NotExecuted(_));
-                self.outcome.ended = Some(ended);
+                self.supervised.ran = !matches!(ended, Ended::NotExecuted(_));
+                self.supervised.ended = Some(ended);
                 self.supervisor.take_foreground_back();
             }
             Event::Finished { orphans_left } => {
-                self.outcome.orphans_left = orphans_left;
-                return Step::Done;
+                self.supervised.orphans_left = orphans_left;
+                return Progress::Done;
             }
             Event::GuardLost(why) => return self.guard_lost(why),
         }
-        Step::GoOn
+        Progress::GoOn
     }
 
     fn report(&self, error: &str) {
@@ -187,24 +191,24 @@ impl Supervision<'_> {
         self.run.reporter.survivors(&line);
     }
 
-    /// If dlock was already stopping the command, the outcome keeps that reason.
-    fn guard_lost(&mut self, why: String) -> Step {
-        self.outcome.ran &= self.supervisor.has_command();
+    /// If dlock was already stopping the command, that reason is kept.
+    fn guard_lost(&mut self, why: String) -> Progress {
+        self.supervised.ran &= self.supervisor.has_command();
         // Both processes may have been stopped until after the end of the lease.
         let is_over = self.run.plan.settings.on_lost() == OnLost::Kill
             && self.last_check_at().is_some_and(|at| Moment::now() >= at);
         let stopped = if is_over { Stopped::Deadline(self.earliest()) } else { Stopped::Guard(why) };
-        self.outcome.stopped.get_or_insert(stopped);
-        Step::GuardLost
+        self.supervised.stopped.get_or_insert(stopped);
+        Progress::GuardLost
     }
 
-    fn on_signal(&mut self, arrival: Arrival, keepers: &Keepers<'_>) -> Step {
+    fn on_signal(&mut self, arrival: Arrival, keepers: &Keepers<'_>) -> Progress {
         let Arrival { signal, origin } = arrival;
-        self.outcome.was_told_to_end |= signals::ENDING.contains(&signal);
+        self.supervised.was_told_to_end |= signals::ENDING.contains(&signal);
         match signal {
             libc::SIGCHLD => match self.supervisor.guard_stopped() {
                 Some(Event::GuardLost(why)) => return self.guard_lost(why),
-                _ => return Step::GoOn,
+                _ => return Progress::GoOn,
             },
             libc::SIGCONT => {
                 self.supervisor.pass_foreground_on();
@@ -212,7 +216,7 @@ impl Supervision<'_> {
                 keepers.check_now();
                 if self.command_stopped {
                     // A lost lock whose command goes on (--on-lost warn) is no longer checked.
-                    let locks = &self.outcome.locks;
+                    let locks = &self.supervised.locks;
                     let unknown = (0..locks.len()).filter(|lock| !locks[*lock].is_lost).collect();
                     self.resume_when_ours = Some(unknown);
                     self.confirmed(usize::MAX);
@@ -230,14 +234,14 @@ impl Supervision<'_> {
             }
             _ => self.supervisor.forward(arrival),
         }
-        Step::GoOn
+        Progress::GoOn
     }
 
     fn on_max_runtime(&mut self) {
         let plan = self.run.plan;
         self.max_runtime_at = None;
-        if self.outcome.stopped.is_none() {
-            self.outcome.stopped = Some(Stopped::MaxRuntime(plan.settings.max_runtime()));
+        if self.supervised.stopped.is_none() {
+            self.supervised.stopped = Some(Stopped::MaxRuntime(plan.settings.max_runtime()));
             self.supervisor.terminate(Moment::now() + plan.terms.grace);
         }
     }
@@ -248,12 +252,12 @@ impl Supervision<'_> {
         due.into_iter().flatten().min()
     }
 
-    fn on_time(&mut self) -> Step {
+    fn on_time(&mut self) -> Progress {
         let is_due = |at: Option<Moment>| at.is_some_and(|at| Moment::now() >= at);
         if is_due(self.settle_at) {
             self.settle_at = None;
-            // A busy host must not delay a renewal. The priority of the command, which was forked before, does not change.
-            sys::raise_priority();
+            // A page that has to be read back must not delay a renewal.
+            sys::lock_memory();
         }
         let guard_lost = self.supervisor.on_time();
         if is_due(self.max_runtime_at) {
@@ -265,12 +269,12 @@ impl Supervision<'_> {
         if is_due(self.last_check_at()) {
             return self.on_last_check();
         }
-        Step::GoOn
+        Progress::GoOn
     }
 
     /// Returns the lock whose lease ends first.
     fn earliest(&self) -> usize {
-        let locks = &self.outcome.locks;
+        let locks = &self.supervised.locks;
         let ends = |lock: &usize| locks[*lock].lease_ends.unwrap_or(Moment::from_boot(Duration::MAX));
         (0..locks.len()).min_by_key(ends).unwrap_or(0)
     }
@@ -287,30 +291,30 @@ impl Supervision<'_> {
 
     /// No renewal has succeeded, and the tree is alive: checks that the guard process acts, or warns that the
     /// command goes on.
-    fn on_last_check(&mut self) -> Step {
+    fn on_last_check(&mut self) -> Progress {
         let lock = self.earliest();
-        let is_revoked = matches!(self.outcome.stopped, Some(Stopped::Revoked(..)));
+        let is_revoked = matches!(self.supervised.stopped, Some(Stopped::Revoked(..)));
         if self.run.plan.settings.on_lost() == OnLost::Kill || is_revoked {
             self.checked = true;
-            self.outcome.stopped.get_or_insert(Stopped::Deadline(lock));
+            self.supervised.stopped.get_or_insert(Stopped::Deadline(lock));
             if !self.supervisor.deadline_noticed() {
                 return self.guard_lost("the guard process has missed the deadline".into());
             }
-            return Step::GoOn;
+            return Progress::GoOn;
         }
         // Disarmed until a later renewal succeeds.
-        self.outcome.locks[lock].validity = None;
-        self.outcome.locks[lock].lease_ends = None;
-        let why = self.outcome.locks[lock].trouble.clone().unwrap_or_else(|| "no answer".into());
+        self.supervised.locks[lock].validity = None;
+        self.supervised.locks[lock].lease_ends = None;
+        let why = self.supervised.locks[lock].trouble.clone().unwrap_or_else(|| "no answer".into());
         self.warn_of_loss(lock, Unguarded::Deadline(why));
-        self.outcome.locks[lock].is_lost = true;
+        self.supervised.locks[lock].is_lost = true;
         self.confirmed(lock);
-        Step::GoOn
+        Progress::GoOn
     }
 
     fn warn_of_loss(&mut self, lock: usize, loss: Unguarded) {
         self.run.reporter.lost(&self.run.plan.names[lock], &self.run.loss_line(lock, &loss));
-        self.outcome.loss = Some((lock, loss));
+        self.supervised.loss = Some((lock, loss));
     }
 }
 

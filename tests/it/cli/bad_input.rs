@@ -1,7 +1,7 @@
 //! Invalid options, names and durations: one line that names the flag and the value, 64, and no effect.
 
+use crate::acquire::refusal::{assert_usage, refused, refused_with};
 use crate::support::running::Exit;
-use crate::wait::refusal::{assert_usage, refused, refused_with};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 

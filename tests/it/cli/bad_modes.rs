@@ -1,16 +1,17 @@
 //! Invalid modes and waits: each with a message and a status, and nothing is acquired, overwritten or left behind.
 
+use crate::acquire::refusal::assert_usage;
 use crate::support::dlock::BINARY;
 use crate::support::running::{Exit, Running};
 use crate::support::store::Store;
-use crate::wait::refusal::assert_usage;
 use std::process::Stdio;
 
 const DURATION: &str = "expected a duration like 250ms, 90s, 5m, 1h30m or 1d (a bare number is seconds)";
 
 /// A run that holds `x` in this mode until its standard input is closed.
 fn hold(store: &Store, mode: &[&str]) -> Running {
-    let mut run = store.run().args(mode).stdin(Stdio::piped()).sh("echo ready; exec cat").spawn();
+    let mut run =
+        store.run_with_ttl("60s").args(mode).stdin(Stdio::piped()).sh("echo ready; exec cat").spawn();
     run.await_ready();
     run
 }
@@ -62,7 +63,8 @@ fn modes_that_contradict_each_other_are_both_named() {
 #[test]
 fn one_slot_may_be_combined_with_exclusive() {
     for store in Store::each() {
-        let run = store.run().args(["-x", "--slots", "1"]).sh("echo \"slot $DLOCK_SLOT\"").output();
+        let run =
+            store.run_with_ttl("60s").args(["-x", "--slots", "1"]).sh("echo \"slot $DLOCK_SLOT\"").output();
         assert_eq!(run.outcome(), (Exit::Code(0), "slot 0\n", ""), "{}", store.url());
     }
 }
@@ -92,7 +94,7 @@ fn min_hold_is_a_duration_and_not_too_long() {
 fn a_different_slot_count_than_that_of_a_live_client_is_refused_with_both() {
     for store in Store::each() {
         let refused = |ours: &str, theirs: u32| {
-            let run = store.run().args(["--slots", ours]).command(["touch", "t"]).output();
+            let run = store.run_with_ttl("60s").args(["--slots", ours]).command(["touch", "t"]).output();
             let line = format!(
                 "dlock: x on {}: --slots {ours}, but it is in use with {theirs} slots: give --slots {theirs}, or wait \
                  until it has no holder and no waiter",
@@ -100,7 +102,11 @@ fn a_different_slot_count_than_that_of_a_live_client_is_refused_with_both() {
             );
             assert_eq!(run.outcome(), (Exit::Code(64), "", &*format!("{line}\n")));
             // The number may change while it waits.
-            let run = store.run().args(["--slots", ours, "--wait", "10ms"]).command(["touch", "t"]).output();
+            let run = store
+                .run_with_ttl("60s")
+                .args(["--slots", ours, "--wait", "10ms"])
+                .command(["touch", "t"])
+                .output();
             let url = store.url();
             let gave_up =
                 format!("dlock: x on {url} is still in use with {theirs} slots, not {ours}; gave up after ");
@@ -117,13 +123,16 @@ fn a_different_slot_count_than_that_of_a_live_client_is_refused_with_both() {
         // The lock is unused now. An exclusive holder does not determine the number either, but the waiters behind it
         // do.
         let alone = hold(&store, &["--slots", "1"]);
-        let mut waiter =
-            store.run().args(["-v", "--slots", "4", "--wait", "forever"]).command(["true"]).spawn();
+        let mut waiter = store
+            .run_with_ttl("60s")
+            .args(["-v", "--slots", "4", "--wait", "forever"])
+            .command(["true"])
+            .spawn();
         waiter.await_stderr("waiting");
         refused("3", 4);
         end(alone);
         assert_eq!(waiter.wait().exit, Exit::Code(0));
-        let run = store.run().args(["--slots", "5"]).sh("echo ran").output();
+        let run = store.run_with_ttl("60s").args(["--slots", "5"]).sh("echo ran").output();
         assert_eq!(run.outcome(), (Exit::Code(0), "ran\n", ""), "{}", store.url());
         assert!(!store.place.path("t").exists());
     }
@@ -133,7 +142,7 @@ fn a_different_slot_count_than_that_of_a_live_client_is_refused_with_both() {
 fn a_run_with_another_slot_count_waits_until_nobody_uses_the_lock() {
     for store in Store::each() {
         let holders = [(); 2].map(|()| hold(&store, &["--slots", "3"]));
-        let run = store.run().args(["-v", "--slots", "5", "--wait", "forever"]);
+        let run = store.run_with_ttl("60s").args(["-v", "--slots", "5", "--wait", "forever"]);
         let mut run = run.sh("echo slot $DLOCK_SLOT").spawn();
         run.await_stderr(
             "dlock: x is in use with 3 slots; waiting until it has no holder and no waiter, to use it with 5\n",
@@ -141,7 +150,7 @@ fn a_run_with_another_slot_count_waits_until_nobody_uses_the_lock() {
         let [first, second] = holders;
         end(first);
         // One holder is left, and it does not run beside that.
-        let other = store.run().args(["--slots", "3"]).sh("echo ran").output();
+        let other = store.run_with_ttl("60s").args(["--slots", "3"]).sh("echo ran").output();
         assert_eq!(other.outcome(), (Exit::Code(0), "ran\n", ""));
         run.assert_running();
         assert_eq!(run.stdout(), "");
@@ -171,7 +180,7 @@ fn a_mode_that_the_outer_hold_does_not_allow_is_refused_at_once() {
                         inner,
                         &["x", "--", "touch", "t"],
                     ];
-                    let run = store.run().args(outer).command(nested.concat()).output();
+                    let run = store.run_with_ttl("60s").args(outer).command(nested.concat()).output();
                     let line = if inner_mode == "slots" && outer_mode == "slots" {
                         format!(
                             "dlock: x on {}: --slots 4, but it is in use with 3 slots: give --slots 3, or wait \

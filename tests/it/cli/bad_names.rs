@@ -1,8 +1,8 @@
 //! Several names on one command line: an error in one refuses all, and unusual names work.
 
+use crate::acquire::refusal::assert_usage;
 use crate::support::running::Exit;
 use crate::support::store::Store;
-use crate::wait::refusal::assert_usage;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 use std::process::Stdio;
@@ -39,7 +39,7 @@ fn names_without_a_command_are_refused_with_an_example() {
 #[test]
 fn a_name_that_is_repeated_counts_once() {
     for store in Store::each() {
-        let run = store.run().no_name().args(["x", "b", "x", "x", "b"]);
+        let run = store.run_with_ttl("60s").no_name().args(["x", "b", "x", "x", "b"]);
         let run = run.sh("echo \"$DLOCK_NAME\"; echo \"$DLOCK_HELD\"").output();
         assert_eq!((run.exit, run.stderr.as_str()), (Exit::Code(0), ""), "{}", store.url());
         let (name, held) = run.stdout.split_once('\n').unwrap();
@@ -71,7 +71,7 @@ fn the_largest_number_of_names_is_taken_together() {
         let held = holder.await_stdout("ready\n");
         assert_eq!(names_in(held.lines().next().unwrap()), names);
         for name in &names {
-            let second = store.run().name(name).command(["true"]).output();
+            let second = store.run_with_ttl("60s").name(name).command(["true"]).output();
             assert_eq!(second.exit, Exit::Code(75), "{name} on {}", store.url());
         }
         drop(holder.take_stdin());

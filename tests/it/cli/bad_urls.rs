@@ -1,13 +1,12 @@
 //! Invalid backend URLs and variables: one line that names the source of the value, 78, and no effect.
 
+use crate::acquire::refusal::{refused, refused_in, refused_with};
 use crate::support::place::Place;
 use crate::support::running::Exit;
-use crate::wait::refusal::{refused, refused_in, refused_with};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 /// Backend URLs, and the messages after the source of the value.
-#[cfg(feature = "redis")]
 const PORT: &str = "the port after a host must be from 1 to 65535 (a password ends with an @)";
 
 const WRONG: &[(&str, &str)] = &[
@@ -29,16 +28,15 @@ const WRONG: &[(&str, &str)] = &[
     ("file:x", "file: takes an absolute directory, such as file:///var/lock/jobs"),
     ("file://h/x", "file: has no host: write file:///directory with three slashes"),
     ("file://u:s3cret@/x", "file: has no host: write file:///directory with three slashes"),
-    ("file:///x?prefix=a", "unknown option 'prefix' for file: (known: suffix)"),
+    ("file:///x?prefix=a", "unknown option 'prefix' for file:// (known: suffix)"),
     ("file:///x?suffix=a/b", "suffix= may not contain a slash"),
     ("file:///x?suffix=.a&suffix=.b", "the option 'suffix' is given twice"),
 ];
 
-#[cfg(feature = "redis")]
 const WRONG_REDIS: &[(&str, &str)] = &[
     (
         "ftp://h",
-        "unknown scheme 'ftp': known are file:, redis://, rediss://, redis+unix:, redis-sentinel://, redis-cluster://, redlock://, etcd://, etcds://, zookeeper://, zookeepers://, postgres://, mysql://, mariadb://, memcached://, memcacheds://",
+        "unknown scheme 'ftp': known are file:, redis://, rediss://, redis+unix:, redis-sentinel://, redis-cluster://, redlock://, etcd://, etcds://, zookeeper://, zookeepers://, postgres://, mysql://, mariadb://, memcached://, memcacheds://, consul://, consuls://, consul+unix:, s3://, dynamodb://, k8s://",
     ),
     ("redis:", "redis:// takes one host, such as redis://localhost:6379"),
     ("redis://", "redis:// takes one host, such as redis://localhost:6379"),
@@ -59,14 +57,14 @@ const WRONG_REDIS: &[(&str, &str)] = &[
     ("redis://h?db=x", "'x' is not a database number"),
     ("redis://h/1?db=2", "the database is given twice: as a path and as db="),
     ("redis://h?prefix=a&prefix=b", "the option 'prefix' is given twice"),
-    ("redis://h?recipe=symfony", "unknown recipe 'symfony' (known: plain, redisson, python-redis-lock)"),
+    ("redis://h?recipe=symfony", "recipe= is plain, redisson or python-redis-lock, not 'symfony'"),
     (
         "redis://h?recipe=python-redis-lock&prefix=app:",
         "the locks of python-redis-lock begin with 'lock:', so prefix= must too, not 'app:'",
     ),
-    ("redis://h?protocol=4", "protocol= is resp2 or resp3, not '4'"),
-    ("redis://h?protocol=respresp2", "protocol= is resp2 or resp3, not 'respresp2'"),
-    ("redis://h?protocol=", "protocol= is resp2 or resp3, not ''"),
+    ("redis://h?protocol=4", "protocol= is resp3, resp2, 3 or 2, not '4'"),
+    ("redis://h?protocol=respresp2", "protocol= is resp3, resp2, 3 or 2, not 'respresp2'"),
+    ("redis://h?protocol=", "protocol= is resp3, resp2, 3 or 2, not ''"),
     ("redis://h?password_file=x", "password_file= takes an absolute path"),
     (
         "redis://me@h",
@@ -97,7 +95,7 @@ const WRONG_REDIS: &[(&str, &str)] = &[
     ("rediss://h?ca_file=", "ca_file= takes an absolute path"),
     ("rediss://h?cert_file=/x", "cert_file= and key_file= go together"),
     ("rediss://h?key_file=/x", "cert_file= and key_file= go together"),
-    ("rediss://h?insecure=maybe", "insecure= is true or false, not 'maybe'"),
+    ("rediss://h?insecure=maybe", "insecure= is yes or no, not 'maybe'"),
     (
         "redis://h?prefix=dlock:&recipe=python-redis-lock",
         "the locks of python-redis-lock begin with 'lock:', so prefix= must too, not 'dlock:'",
@@ -112,12 +110,12 @@ const WRONG_REDIS: &[(&str, &str)] = &[
     ),
     (
         "redis-sentinel://h/locks?sentinel_password=x",
-        "unknown option 'sentinel_password' for redis-sentinel:// (known: sentinel_username, sentinel_password_file, recipe, prefix, db, username, password_file, wait_replicas, protocol, ca_file, cert_file, key_file, server_name, insecure, require_verified_tls)",
+        "unknown option 'sentinel_password' for redis-sentinel:// (known: db, recipe, prefix, wait_replicas, protocol, username, password_file, ca_file, cert_file, key_file, server_name, insecure, require_verified_tls, sentinel_username, sentinel_password_file)",
     ),
     ("redis-sentinel://h/locks?wait_replicas=-1", "wait_replicas= is a number of replicas, not '-1'"),
     (
         "redis://h?sentinel_password_file=/x",
-        "unknown option 'sentinel_password_file' for redis:// (known: recipe, prefix, db, username, password_file, wait_replicas, protocol, ca_file, cert_file, key_file, server_name, insecure, require_verified_tls)",
+        "unknown option 'sentinel_password_file' for redis:// (known: db, recipe, prefix, wait_replicas, protocol, username, password_file, ca_file, cert_file, key_file, server_name, insecure, require_verified_tls)",
     ),
     (
         "redis-cluster://",
@@ -131,17 +129,12 @@ const WRONG_REDIS: &[(&str, &str)] = &[
     ("redis+unix:redis.sock", SOCKET),
 ];
 
-#[cfg(feature = "redis")]
 const SOCKET: &str = "redis+unix: takes the path of a socket, such as redis+unix:///run/redis.sock";
 
-#[cfg(feature = "redis")]
 const SENTINELS: &str = "redis-sentinel:// takes the sentinels and the name of the service, such as redis-sentinel://h1,h2,h3/service";
 
 fn wrong() -> impl Iterator<Item = (&'static str, &'static str)> {
-    #[cfg(feature = "redis")]
-    return WRONG.iter().chain(WRONG_REDIS).copied();
-    #[cfg(not(feature = "redis"))]
-    WRONG.iter().copied()
+    WRONG.iter().chain(WRONG_REDIS).copied()
 }
 
 #[test]
@@ -163,23 +156,20 @@ fn an_invalid_backend_is_refused_and_its_source_named() {
     assert!(otherwise.is_empty(), "{}", otherwise.join(""));
 }
 
-#[cfg(feature = "redis")]
+/// Messages have them in lower case.
+#[test]
+fn the_words_of_options_are_read_in_either_case() {
+    let output = refused(&["run", "-b", "redis://127.0.0.1:1?recipe=REDISSON", "x", "--", "touch", "t"]);
+    assert_eq!(output.exit, Exit::Code(69));
+    assert!(output.stderr.contains("redis://127.0.0.1:1/0?recipe=redisson: "), "{}", output.stderr);
+}
+
 #[test]
 fn an_unknown_option_of_a_url_is_named_with_the_known_ones() {
     let output = refused(&["run", "-b", "redis://h?ttl=5", "x", "--", "touch", "t"]);
-    let line = "dlock: --backend: unknown option 'ttl' for redis:// (known: recipe, prefix, db, username, \
-                password_file, wait_replicas, protocol, ca_file, cert_file, key_file, server_name, insecure, require_verified_tls)\n";
+    let line = "dlock: --backend: unknown option 'ttl' for redis:// (known: db, recipe, prefix, wait_replicas, \
+                protocol, username, password_file, ca_file, cert_file, key_file, server_name, insecure, require_verified_tls)\n";
     assert_eq!(output.outcome(), (Exit::Code(78), "", line));
-}
-
-#[cfg(not(feature = "redis"))]
-#[test]
-fn a_store_left_out_of_this_build_names_its_feature() {
-    for scheme in ["redis", "rediss", "valkey", "redis-sentinel", "valkeys-sentinel"] {
-        let output = refused(&["run", "-b", &format!("{scheme}://h"), "x", "--", "touch", "t"]);
-        let line = format!("dlock: --backend: this build has no {scheme}: build it with --features redis\n");
-        assert_eq!(output.outcome(), (Exit::Code(78), "", line.as_str()));
-    }
 }
 
 #[test]
@@ -237,7 +227,6 @@ fn a_missing_directory_is_not_created() {
 }
 
 /// Files in a URL are checked before a server is contacted.
-#[cfg(feature = "redis")]
 #[test]
 fn missing_files_of_a_url_are_named_before_any_server_is_contacted() {
     use crate::support::fake::Fake;
@@ -258,7 +247,6 @@ fn missing_files_of_a_url_are_named_before_any_server_is_contacted() {
 }
 
 /// An invalid server name is refused before a server is contacted.
-#[cfg(feature = "redis")]
 #[test]
 fn an_invalid_server_name_is_refused() {
     use crate::support::fake::Fake;

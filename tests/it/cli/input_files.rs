@@ -76,6 +76,9 @@ fn a_key_that_others_may_write_is_refused_on_every_store() {
         "postgres://h/d?sslmode=require&",
         "mysql://u@h/d?",
         "memcacheds://h?",
+        "consuls://h?",
+        "s3://b?region=x&",
+        "dynamodb://abc?region=x&",
     ] {
         let output =
             place.run().backend(format!("{store}cert_file={cert}&key_file={key}")).sh("true").output();

@@ -5,14 +5,11 @@ pub mod bad_modes;
 pub mod bad_names;
 pub mod bad_urls;
 pub mod configuration;
-#[cfg(feature = "redis")]
 pub mod input_files;
 pub mod metrics;
 pub mod names;
-#[cfg(feature = "redis")]
 pub mod quoted_secrets;
 pub mod reports;
-#[cfg(feature = "redis")]
 pub mod secrets;
 pub mod standard_output;
 mod suggestions;

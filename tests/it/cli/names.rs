@@ -1,9 +1,9 @@
 //! Names as injection: whatever a name contains, it is one lock, and nothing else is touched.
 
+use crate::acquire::refusal::{assert_usage, refused_with};
 use crate::support::place::Place;
 use crate::support::running::{Exit, Running};
 use crate::support::store::Store;
-use crate::wait::refusal::{assert_usage, refused_with};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::process::Stdio;
@@ -56,7 +56,7 @@ fn names() -> Vec<String> {
 
 /// A run that holds a lock until its standard input is closed, after it has printed its name.
 fn hold(store: &Store, name: &str) -> Running {
-    let run = store.run().stdin(Stdio::piped()).name(name);
+    let run = store.run_with_ttl("60s").stdin(Stdio::piped()).name(name);
     run.sh("printf '%s\\nready\\n' \"$DLOCK_NAME\"; exec cat").spawn()
 }
 
@@ -68,7 +68,7 @@ fn every_name_is_one_lock(store: &Store) {
         assert_eq!(holder.await_stdout("ready\n"), format!("{name}\nready\n"));
     }
     for name in &names {
-        let second = store.run().name(name).command(["touch", "t"]).output();
+        let second = store.run_with_ttl("60s").name(name).command(["touch", "t"]).output();
         assert_eq!((second.exit, second.stdout.as_str()), (Exit::Code(75), ""), "{name}");
         assert_eq!(second.stderr.lines().count(), 1, "{}", second.stderr);
         assert!(!second.stderr.contains('\u{202e}'), "{}", second.stderr);
@@ -76,7 +76,10 @@ fn every_name_is_one_lock(store: &Store) {
     for (mut holder, name) in holders.into_iter().zip(&names) {
         drop(holder.take_stdin());
         assert_eq!(holder.wait().exit, Exit::Code(0), "{name}");
-        assert_eq!(store.run().name(name).command(["true"]).output().outcome(), (Exit::Code(0), "", ""));
+        assert_eq!(
+            store.run_with_ttl("60s").name(name).command(["true"]).output().outcome(),
+            (Exit::Code(0), "", "")
+        );
     }
     assert!(!store.place.path("t").exists());
 }
@@ -102,7 +105,6 @@ fn every_name_is_one_lock_on_file() {
 }
 
 /// F44
-#[cfg(feature = "redis")]
 #[test]
 fn every_name_is_one_lock_on_redis() {
     let store = Store::redis();
@@ -115,7 +117,6 @@ fn every_name_is_one_lock_on_redis() {
 }
 
 /// F44: a prefix and a password cannot inject commands either.
-#[cfg(feature = "redis")]
 #[test]
 fn a_prefix_and_a_password_cannot_carry_commands() {
     use crate::support::redis::Redis;
@@ -183,7 +184,6 @@ fn names_of_side_keys_are_refused() {
     let line =
         format!("dlock: NAME 'a.dlock' on {url}: its file a.dlock would be one of dlock's own (.dlock)\n");
     assert_eq!(run.outcome(), (Exit::Code(64), "", line.as_str()));
-    #[cfg(feature = "redis")]
     for name in ["dlock#", "dlock#holder:{a}", "dlock#fencing:{a}"] {
         let run =
             place.run().backend("redis://127.0.0.1:1/0?prefix=").name(name).command(["touch", "t"]).output();
@@ -193,7 +193,6 @@ fn names_of_side_keys_are_refused() {
         );
         assert_eq!(run.outcome(), (Exit::Code(64), "", line.as_str()));
     }
-    #[cfg(feature = "redis")]
     {
         let run = |options: &str| {
             let url = format!("redis://127.0.0.1:1/0?{options}");

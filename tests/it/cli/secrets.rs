@@ -58,7 +58,7 @@ fn a_password_is_visible_nowhere() {
     let mut holder = place
         .run()
         .backend(with_password(&redis))
-        .args(["-vvv", "--ttl", "1s"])
+        .args(["-vvv", "--ttl", "60s"])
         .stdin(Stdio::piped())
         .sh("printenv DLOCK_HELD; printenv DLOCK_TOKEN; echo ready; exec cat")
         .spawn();
@@ -174,7 +174,7 @@ fn a_password_file_is_read_again() {
     let path = place.path("password");
     std::fs::write(&path, PASSWORD).unwrap();
     let url = url(&redis, &format!("?password_file={}", path.display()));
-    let mut run = place.run().backend(url).args(["--ttl", "3s"]).stdin(Stdio::piped());
+    let mut run = place.run().backend(url).args(["--ttl", "6s"]).stdin(Stdio::piped());
     run = run.sh("echo ready; exec cat");
     let mut run = run.spawn();
     run.await_ready();
@@ -190,7 +190,7 @@ fn a_password_file_is_read_again() {
     };
     // Over a new connection, with the new password.
     await_renewal(|| client().command(&["PTTL", "dlock:x"]).int());
-    wait::throughout(std::time::Duration::from_secs(4), "the lock is kept", || {
+    wait::throughout(std::time::Duration::from_secs(7), "the lock is kept", || {
         client().command(&["GET", "dlock:x"]) == before
     });
     drop(run.take_stdin());

@@ -46,7 +46,7 @@ fn a_standard_output_that_is_closed_or_full_is_a_failure() {
 fn a_run_does_not_need_a_standard_output() {
     for store in Store::each() {
         let text = "{ echo text; } 2>/dev/null || exit 3; exit 4";
-        let run = store.run().command(["bash", "-c", text]);
+        let run = store.run_with_ttl("60s").command(["bash", "-c", text]);
         assert_eq!(run.after_shell("exec >&-").output().outcome(), (Exit::Code(3), "", ""));
     }
 }

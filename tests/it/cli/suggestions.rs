@@ -1,8 +1,8 @@
 //! What dlock suggests for a wrong first word, name or backend, and the forms that it accepts.
 
+use crate::acquire::refusal::assert_usage;
 use crate::support::place::Place;
 use crate::support::running::Exit;
-use crate::wait::refusal::assert_usage;
 
 #[test]
 fn a_wrong_first_word_suggests_a_command_with_the_words_that_were_typed() {

@@ -59,9 +59,9 @@ fn the_table_of_locks_is_cut_with_a_mark_and_not_wrapped() {
 #[test]
 fn a_history_keeps_when_what_where_and_why() {
     for store in Store::each() {
-        let mut holder = store.run().stdin(Stdio::piped()).sh("echo ready; exec cat").spawn();
+        let mut holder = store.run_with_ttl("60s").stdin(Stdio::piped()).sh("echo ready; exec cat").spawn();
         holder.await_ready();
-        let missed = store.run().args(["--wait", "1ms"]).command(["true"]).output();
+        let missed = store.run_with_ttl("60s").args(["--wait", "1ms"]).command(["true"]).output();
         assert_eq!(missed.exit, Exit::Code(75));
         let host = nix::unistd::gethostname().unwrap().into_string().unwrap();
         let user = nix::unistd::User::from_uid(nix::unistd::geteuid()).unwrap().unwrap().name;
@@ -104,7 +104,7 @@ fn help_and_doctor_wrap_between_words() {
 #[test]
 fn a_dumb_terminal_gets_no_control_sequences() {
     let store = Store::file();
-    let mut run = store.run().stdin(Stdio::piped()).sh("echo ready; exec cat").spawn();
+    let mut run = store.run_with_ttl("60s").stdin(Stdio::piped()).sh("echo ready; exec cat").spawn();
     run.await_ready();
     for args in
         [&["status"][..], &["status", "--history", "x"], &["doctor"], &["run", "--help"], &["--nonsense"]]

@@ -174,9 +174,9 @@ pub fn fork_for_ever(width: usize) -> ! {
 }
 
 /// Waits while the host has more tasks than this: others run tests as well, and who reaps needs time on a busy host. If
-/// that lasts for a second, prints `crowded` and pauses forever.
+/// that lasts for three seconds, prints `crowded` and pauses forever.
 fn await_room(many: u32) {
-    let until = Instant::now() + Duration::from_secs(1);
+    let until = Instant::now() + Duration::from_secs(3);
     while tasks() > many {
         if Instant::now() > until {
             say("crowded");

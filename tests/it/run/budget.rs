@@ -220,8 +220,8 @@ fn a_run_on_a_file() {
         concat!(
             "processes 3, threads 1\n",
             "calls until the command: clone 2, clone3 1, faccessat2 1, flock 2, getdents64 2, newfstatat 3, openat 11, pipe2 2, ",
-            "pread64 1, prlimit64 3, pwrite64 1, readlink 1, socketpair 1, statx 14\n",
-            "dlock: /proc/self/fd /etc/dlock/config.toml config.toml /dev/tty /dev/null /etc/passwd /proc/PID/stat ",
+            "pread64 1, prlimit64 3, pwrite64 1, readlink 1, socketpair 1, statx 15\n",
+            "dlock: /proc/self/fd /dev/tty /dev/null /etc/dlock/config.toml config.toml /etc/passwd /proc/PID/stat ",
             "/proc/sys/kernel/random/boot_id\n",
             "thread: x.lock x.dlock\n",
             "guard: /proc/self/cgroup\n",
@@ -233,7 +233,6 @@ fn a_run_on_a_file() {
     );
 }
 
-#[cfg(feature = "redis")]
 #[test]
 fn a_run_on_redis() {
     let store = crate::support::store::Store::redis();
@@ -244,8 +243,8 @@ fn a_run_on_redis() {
         concat!(
             "processes 3, threads 0\n",
             "calls until the command: clone 2, connect 1, faccessat2 1, getdents64 2, newfstatat 3, openat 9, pipe2 2, prlimit64 3, ",
-            "readlink 1, sendto 1, setsockopt 6, socket 1, socketpair 1, statx 6\n",
-            "dlock: /proc/self/fd /etc/dlock/config.toml config.toml /dev/tty /dev/null /etc/passwd /proc/PID/stat ",
+            "readlink 1, sendto 1, setsockopt 6, socket 1, socketpair 1, statx 7\n",
+            "dlock: /proc/self/fd /dev/tty /dev/null /etc/dlock/config.toml config.toml /etc/passwd /proc/PID/stat ",
             "/proc/sys/kernel/random/boot_id\n",
             "thread:\n",
             "guard: /proc/self/cgroup\n",
@@ -256,7 +255,6 @@ fn a_run_on_redis() {
     );
 }
 
-#[cfg(feature = "postgres")]
 #[test]
 fn a_run_on_postgresql() {
     let server = crate::support::postgres::Postgres::lent();
@@ -268,8 +266,8 @@ fn a_run_on_postgresql() {
         concat!(
             "processes 3, threads 0\n",
             "calls until the command: clone 2, connect 1, faccessat2 1, getdents64 2, newfstatat 3, openat 10, pipe2 2, prlimit64 3, ",
-            "readlink 1, sendto 4, setsockopt 6, socket 1, socketpair 1, statx 6\n",
-            "dlock: /proc/self/fd /etc/dlock/config.toml config.toml /dev/tty /dev/null /etc/passwd /proc/PID/stat ",
+            "readlink 1, sendto 4, setsockopt 6, socket 1, socketpair 1, statx 7\n",
+            "dlock: /proc/self/fd /dev/tty /dev/null /etc/dlock/config.toml config.toml /etc/passwd /proc/PID/stat ",
             "/proc/sys/kernel/random/boot_id .pgpass\n",
             "thread:\n",
             "guard: /proc/self/cgroup\n",
@@ -278,4 +276,38 @@ fn a_run_on_postgresql() {
             "flights 5, with up to 5800 bytes\n",
         ),
     );
+}
+
+/// S40: a command that forks without a pause from its first instruction on keeps the CPUs from processes that have yet to do
+/// this.
+#[test]
+fn the_priority_is_raised_before_the_command_runs() {
+    let place = Place::new();
+    let run = Run::of(|| place.run());
+    let first = |role: &str, name: &str| {
+        run.position(&format!("{name} of {role}"), |call| run.role(call) == role && call.name == name)
+    };
+    assert!(first("dlock", "setpriority") < first("command", "execve"));
+    // Its first message says that it has forked the command.
+    assert!(first("guard", "setpriority") < first("guard", "sendmsg"));
+}
+
+/// The end of the processes must not delay the next holder, for which the same CPUs are needed.
+#[test]
+fn the_priority_is_restored_once_the_lock_is_released() {
+    let place = Place::new();
+    let run = Run::of(|| place.run());
+    let of = |role: &str, name: &str| {
+        let calls = run.calls.iter().enumerate();
+        calls
+            .filter(|(_, call)| run.role(call) == role && call.name == name)
+            .map(|(at, _)| at)
+            .collect::<Vec<_>>()
+    };
+    let released = of("thread", "flock").into_iter().chain(of("dlock", "flock")).max();
+    for (role, urgent) in [("dlock", released), ("guard", of("guard", "sendmsg").pop())] {
+        let priorities = of(role, "setpriority");
+        assert_eq!(priorities.len(), 2, "{role}");
+        assert!(priorities[1] > urgent.expect("a release, and its message"), "{role}");
+    }
 }

@@ -131,28 +131,24 @@ fn assert_withstands(port: u16, url: impl Fn(u16) -> String + Sync) {
     assert!(ran > 0 && ran < invocations, "{ran} of {invocations}");
 }
 
-#[cfg(feature = "redis")]
 #[test]
 fn damaged_replies_of_redis_are_withstood() {
     let redis = crate::support::redis::Redis::start();
     assert_withstands(redis.port(), |port| format!("redis://127.0.0.1:{port}/0"));
 }
 
-#[cfg(feature = "etcd")]
 #[test]
 fn damaged_replies_of_etcd_are_withstood() {
     let etcd = crate::support::etcd::Etcd::start();
     assert_withstands(etcd.port(0), |port| format!("etcd://127.0.0.1:{port}"));
 }
 
-#[cfg(feature = "zookeeper")]
 #[test]
 fn damaged_replies_of_zookeeper_are_withstood() {
     let zookeeper = crate::support::zookeeper::ZooKeeper::start();
     assert_withstands(zookeeper.port(0), |port| format!("zookeeper://127.0.0.1:{port}"));
 }
 
-#[cfg(feature = "postgres")]
 #[test]
 fn damaged_replies_of_postgresql_are_withstood() {
     let postgres = crate::support::postgres::Postgres::start();
@@ -160,7 +156,6 @@ fn damaged_replies_of_postgresql_are_withstood() {
     assert_withstands(port, |other| url.replace(&port.to_string(), &other.to_string()));
 }
 
-#[cfg(feature = "mysql")]
 #[test]
 fn damaged_replies_of_mysql_are_withstood() {
     use crate::support::mariadb::{MariaDb, Plan};
@@ -169,7 +164,12 @@ fn damaged_replies_of_mysql_are_withstood() {
     assert_withstands(port, |other| url.replace(&port.to_string(), &other.to_string()));
 }
 
-#[cfg(feature = "memcached")]
+#[test]
+fn damaged_replies_of_consul_are_withstood() {
+    let consul = crate::support::consul::Consul::lent();
+    assert_withstands(consul.port(), |port| format!("consul://127.0.0.1:{port}"));
+}
+
 #[test]
 fn damaged_replies_of_memcached_are_withstood() {
     let memcached = crate::support::memcached::Memcached::start();

@@ -21,6 +21,9 @@ fn open_place() -> Place {
     place
 }
 
+/// The limits of a command that is to be running when it is stopped, however slowly it starts.
+const RUNTIME: [&str; 4] = ["--max-runtime", "6s", "--grace", "200ms"];
+
 /// Runs dlock as an otherwise unused user.
 fn as_user(run: Dlock, id: u32) -> Dlock {
     run.wrapped_by(["setpriv", &format!("--reuid={id}"), &format!("--regid={id}"), "--clear-groups"])
@@ -32,7 +35,7 @@ fn a_dlock_whose_parent_dies_continues_and_releases() {
     let place = Place::new();
     let (dlock, go) = (crate::support::dlock::BINARY, place.arg("go"));
     let line = format!(
-        "'{dlock}' run -q -b '{}' x -- sh -c 'echo ready; while ! test -e {go}; do sleep 0.01; done; touch ended' >log & wait",
+        "'{dlock}' run -q -b '{}' x -- sh -c 'echo ready; while ! test -e {go}; do sleep 0.05; done; touch ended' >log & wait",
         place.url()
     );
     let mut shell = Command::new("sh");
@@ -57,7 +60,7 @@ fn a_failed_fork_is_70_and_leaves_the_lock_free() {
         let place = open_place();
         // A new user for each try: the limit counts all processes of a user.
         let run = place.run().command(["true"]).wrapped_by(["prlimit", &format!("--nproc={processes}")]);
-        let output = as_user(run, 61_000 + std::process::id() % 1000 + processes * 1000).output();
+        let output = as_user(run, 2_000_000 + std::process::id() % 1000 * 10 + processes).output();
         outcomes.push(output.exit);
         if output.exit != Exit::Code(0) {
             assert!(output.stderr.starts_with("dlock: "), "{}", output.stderr);
@@ -123,7 +126,7 @@ fn a_command_that_cannot_be_signalled_is_reported_and_not_called_dead() {
     let inherited_lock = place.inherited_lock();
     std::fs::write(inherited_lock.path(), "").unwrap();
     std::fs::set_permissions(inherited_lock.path(), std::fs::Permissions::from_mode(0o666)).unwrap();
-    let run = place.run().args(["--max-runtime", "3s", "--grace", "200ms"]);
+    let run = place.run().args(RUNTIME);
     let run = run.command([root.to_str().unwrap(), "--inherited-lock", inherited_lock.path(), "become-root"]);
     let mut run = as_user(run, 60_999).spawn();
     run.await_ready();
@@ -183,7 +186,9 @@ fn without_proc_a_scattered_tree_is_killed() {
     for half in [None, Some(Signal::SIGKILL)] {
         let place = Place::new();
         let inherited_lock = place.inherited_lock();
-        let run = place.run().args(["--max-runtime", "3s", "--grace", "200ms"]);
+        // Where the guard is killed, that ends the command.
+        let limit = if half.is_some() { "60s" } else { "6s" };
+        let run = place.run().args(["--max-runtime", limit, "--grace", "200ms"]);
         let run = run.probe(["--inherited-lock", inherited_lock.path(), "tree", "4", &place.arg("pids")]);
         let mut run = without_proc(run).spawn();
         run.await_ready();
@@ -203,11 +208,12 @@ fn without_sys_a_command_runs_and_its_scattered_tree_is_killed() {
     let without_sys =
         |run: Dlock| run.after_shell("mount -t tmpfs none /sys || exit 99").wrapped_by(["unshare", "-m"]);
     for store in Store::each() {
-        let output = without_sys(store.run().sh("echo done; exit 5")).output();
+        let output = without_sys(store.run_with_ttl("60s").sh("echo done; exit 5")).output();
         assert_eq!(output.outcome(), (Exit::Code(5), "done\n", ""));
         for (half, expected) in [(None, 124), (Some(Signal::SIGKILL), 70)] {
             let inherited_lock = store.place.inherited_lock();
-            let run = store.run().args(["--max-runtime", "2s", "--grace", "200ms"]);
+            let limit = if half.is_some() { "60s" } else { "6s" };
+            let run = store.run_with_ttl("60s").args(["--max-runtime", limit, "--grace", "200ms"]);
             let run =
                 run.probe(["--inherited-lock", inherited_lock.path(), "tree", "4", &store.place.arg("pids")]);
             let mut run = without_sys(run).spawn();
@@ -265,7 +271,7 @@ fn a_user_without_a_name_runs_commands() {
 fn a_user_who_is_not_root_has_a_scattered_tree_stopped() {
     let place = open_place();
     let inherited_lock = place.inherited_lock();
-    let run = place.run().args(["--max-runtime", "3s", "--grace", "200ms"]);
+    let run = place.run().args(RUNTIME);
     let run = run.probe(["--inherited-lock", inherited_lock.path(), "tree", "3", &place.arg("pids")]);
     let output = as_user(run, 54_322).output();
     assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(124), "ready\n"), "{}", output.stderr);
@@ -283,7 +289,7 @@ fn a_seccomp_filter_without_new_system_calls_does_no_harm() {
         let output = run.output();
         assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(5), ""), "{}", output.stderr);
         let inherited_lock = place.inherited_lock();
-        let run = place.run().args(["--max-runtime", "3s", "--grace", "200ms"]);
+        let run = place.run().args(RUNTIME);
         let run = run.probe(["--inherited-lock", inherited_lock.path(), "tree", "2", &place.arg("pids")]);
         let output = run.before_exec(move || refuse_new_calls(errno)).output();
         assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(124), "ready\n"), "{}", output.stderr);

@@ -1,9 +1,9 @@
 //! An environment that is invalid, enormous or missing is passed through or ignored, and has no other effect.
 
+use crate::acquire::refusal::refused_in;
 use crate::support::dlock::Dlock;
 use crate::support::place::Place;
 use crate::support::running::Exit;
-use crate::wait::refusal::refused_in;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

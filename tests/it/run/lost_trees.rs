@@ -19,7 +19,12 @@ struct Fixture {
 }
 
 impl Fixture {
+    /// With a lease that lasts long enough for a dlock and a command that start slowly on a busy machine.
     fn start(hidden: bool, args: &[&str]) -> Self {
+        Self::start_with(&["--ttl", "6s"], hidden, args)
+    }
+
+    fn start_with(options: &[&str], hidden: bool, args: &[&str]) -> Self {
         let store = Store::redis();
         let proxy = Proxy::to(store.space().port());
         let inherited_lock = store.place.inherited_lock();
@@ -27,7 +32,7 @@ impl Fixture {
         command.extend(
             ["--inherited-lock", inherited_lock.path()].iter().chain(args).map(|arg| (*arg).to_owned()),
         );
-        let run = store.behind(proxy.port()).run().command(command);
+        let run = store.place.run().backend(store.behind(proxy.port()).url()).args(options).command(command);
         let mut run = if hidden { run.without_cgroups().spawn() } else { run.spawn() };
         run.await_ready();
         Self { store, proxy, inherited_lock, run }
@@ -90,7 +95,8 @@ each_tree! {
 /// S20
 #[test]
 fn a_command_gets_sigterm_and_its_grace_when_its_lock_was_deleted() {
-    let fixture = Fixture::start(false, &["signals", "exit:TERM=0"]);
+    // After a loss it has a second at most.
+    let fixture = Fixture::start_with(&["--ttl", "30s"], false, &["signals", "exit:TERM=0"]);
     fixture.store.space().command(&["DEL", &fixture.store.space().key("x")]);
     fixture.inherited_lock.await_free();
     let lines = fixture.run.stdout();
@@ -104,7 +110,9 @@ fn a_command_gets_sigterm_and_its_grace_when_its_lock_was_deleted() {
 /// S21
 #[test]
 fn a_stopped_command_is_continued_to_get_its_sigterm() {
-    let fixture = Fixture::start(false, &["signals", "exit:TERM=0"]);
+    // On a busy machine the command may be late, and must not be killed before.
+    let options = ["--ttl", "9s", "--grace", "3s"];
+    let fixture = Fixture::start_with(&options, false, &["signals", "exit:TERM=0"]);
     let command = fixture.run.command();
     process::send(command, Signal::SIGSTOP);
     until(SOON, "a stopped command", || process::stopped(command));
@@ -121,7 +129,7 @@ fn a_stopped_command_is_continued_to_get_its_sigterm() {
 #[test]
 fn a_command_that_cannot_be_killed_keeps_its_lock_and_is_reported() {
     let store = Store::redis();
-    let run = store.run().args(["--max-runtime", "3s", "--grace", "200ms"]);
+    let run = store.run_with_ttl("4s").args(["--max-runtime", "5s", "--grace", "200ms"]);
     let mut run = run.command(["unshare", "-pf", "sh", "-c", "sleep 1000 & echo ready; wait"]).spawn();
     run.await_ready();
     let sleep = eventually(SOON, "the sleep", || {
@@ -129,8 +137,8 @@ fn a_command_that_cannot_be_killed_keeps_its_lock_and_is_reported() {
     });
     seize(sleep.pid);
     let init = sleep.ppid;
-    // Longer than the lease: it must be renewed, and no other client may get it.
-    throughout(Duration::from_secs(6), "dlock holds on to the lock", || {
+    // For longer than the lease after SIGKILL: it must be renewed, and no other client may get it.
+    throughout(Duration::from_secs(10), "dlock holds on to the lock", || {
         run.poll().is_none() && store.is_held()
     });
     assert!(process::alive(init));
@@ -147,8 +155,8 @@ fn a_command_that_cannot_be_killed_keeps_its_lock_and_is_reported() {
 fn processes_alive_at_the_end_of_the_lease_are_reported() {
     let redis = crate::support::redis::Redis::start();
     let store = Store::on(&redis);
-    let mut run =
-        store.run().command(["unshare", "-pf", "sh", "-c", "sleep 1000 & echo ready; wait"]).spawn();
+    let run = store.run_with_ttl("6s");
+    let mut run = run.command(["unshare", "-pf", "sh", "-c", "sleep 1000 & echo ready; wait"]).spawn();
     run.await_ready();
     let sleep = eventually(SOON, "the sleep", || {
         run.marker().bearers().into_iter().find(|stat| stat.comm == "sleep")
@@ -182,13 +190,13 @@ mod stopped_from_the_keyboard {
     use crate::support::store::Store;
     use crate::support::wait::{boot_ns, until};
 
-    /// A job that ticks under a lease of 3 s on a terminal, stopped by Ctrl-Z.
+    /// A job that ticks under a lease of 6 s on a terminal, stopped by Ctrl-Z.
     fn stopped_job(store: &Store) -> (Terminal, i32, i32) {
         let mut terminal = Terminal::bash(&store.place);
         let (url, inherited_lock, tick) =
             (store.url(), store.place.arg("inherited_lock"), store.place.arg("tick"));
         terminal.line(&format!(
-            "\"$DLOCK\" run -b '{url}' --ttl 3s x -- \"$PROBE\" --inherited-lock '{inherited_lock}' tick '{tick}'"
+            "\"$DLOCK\" run -b '{url}' --ttl 6s x -- \"$PROBE\" --inherited-lock '{inherited_lock}' tick '{tick}'"
         ));
         terminal.expect("ready\n");
         let (dlock, command) = (terminal.process("dlock"), terminal.process("probe"));
@@ -218,7 +226,7 @@ mod stopped_from_the_keyboard {
         let (url, inherited_lock, tick) =
             (store.url(), store.place.arg("inherited_lock"), store.place.arg("tick"));
         let dlock = format!(
-            "\"$DLOCK\" run -b '{url}' --ttl 3s x -- \"$PROBE\" --inherited-lock '{inherited_lock}' tick '{tick}'"
+            "\"$DLOCK\" run -b '{url}' --ttl 6s x -- \"$PROBE\" --inherited-lock '{inherited_lock}' tick '{tick}'"
         );
         terminal.line(&format!("{dlock} | cat"));
         terminal.expect("ready\n");
@@ -239,8 +247,8 @@ mod stopped_from_the_keyboard {
             !process::stopped(command) && store.place.read("tick") != last
         });
         // Past the lease under which it was stopped.
-        let until_ns = boot_ns() + 4_000_000_000;
-        until(SOON, "four seconds of work", || {
+        let until_ns = boot_ns() + 7_000_000_000;
+        until(SOON, "seven seconds of work", || {
             store.place.read("tick").trim() > format!("{until_ns:020}").as_str()
         });
         assert!(store.is_held());

@@ -1,17 +1,14 @@
 //! The command and its supervision: signals, trees, loss, limits, hosts.
 
 pub mod budget;
-#[cfg(feature = "redis")]
 pub mod escape_attempts;
 pub mod exit_codes;
 pub mod failed_start;
 pub mod faults;
-#[cfg(feature = "net")]
 pub mod fuzzed_replies;
 pub mod guard;
 pub mod host_conditions;
 pub mod hostile_environment;
-#[cfg(feature = "redis")]
 pub mod lost_trees;
 pub mod namespaces;
 pub mod nested;

@@ -1,21 +1,20 @@
 //! `--once-per`: two hosts, one night, one run.
 
-#[cfg(feature = "redis")]
 mod on_servers;
 
+use crate::acquire::refusal::assert_usage;
 use crate::run::faults::shim::{Clocks, DAY};
 use crate::support::dlock::Dlock;
 use crate::support::place::Place;
 use crate::support::running::{Exit, Output, Running};
 use crate::support::store::Store;
-use crate::wait::refusal::assert_usage;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
 const NIGHTLY: [&str; 2] = ["--once-per", "23h"];
 
 fn nightly(store: &Store) -> Dlock {
-    store.run().args(NIGHTLY)
+    store.run_with_ttl("30s").args(NIGHTLY)
 }
 
 /// Whether the run found that the job was done.
@@ -38,7 +37,7 @@ fn assert_open(store: &Store) {
 
 /// A job that ends with status 0 on any of these signals.
 fn ending_on(store: &Store, signals: &str) -> Running {
-    let text = format!("trap 'exit 0' {signals}; echo ready; while :; do sleep 0.01; done");
+    let text = format!("trap 'exit 0' {signals}; echo ready; while :; do sleep 0.05; done");
     let mut run = nightly(store).sh(&text).spawn();
     run.await_ready();
     run
@@ -94,14 +93,15 @@ fn a_revoked_job_is_not_done() {
 fn a_killed_job_is_not_done() {
     for store in Store::each() {
         let inherited_lock = store.place.inherited_lock();
-        let run = nightly(&store).probe(["--inherited-lock", inherited_lock.path(), "ignore-term"]);
+        let run = store.run_with_ttl("6s").args(NIGHTLY);
+        let run = run.probe(["--inherited-lock", inherited_lock.path(), "ignore-term"]);
         let mut run = run.spawn();
         run.await_ready();
         run.signal(Signal::SIGKILL);
         assert_eq!(run.wait().exit, Exit::by(Signal::SIGKILL));
         inherited_lock.await_free();
         // Its lease has to end first.
-        let retry = nightly(&store).args(["--wait", "20s"]).sh("echo ran").output();
+        let retry = nightly(&store).args(["--wait", "1m"]).sh("echo ran").output();
         assert_eq!(retry.outcome(), (Exit::Code(0), "ran\n", ""));
     }
 }
@@ -109,13 +109,13 @@ fn a_killed_job_is_not_done() {
 #[test]
 fn a_waiting_run_finds_the_job_done_after_its_wait() {
     for store in Store::each() {
-        let mut holder = nightly(&store).sh("echo ready; while [ ! -e go ]; do sleep 0.01; done").spawn();
+        let mut holder = nightly(&store).sh("echo ready; while [ ! -e go ]; do sleep 0.05; done").spawn();
         holder.await_ready();
         let contended = nightly(&store).args(["-n", "-q"]).sh("echo ran").output();
         assert_eq!(contended.outcome(), (Exit::Code(75), "", ""), "it is held, not done");
-        let mut waiter = nightly(&store).args(["-v", "--wait", "20s"]).sh("echo ran").spawn();
+        let mut waiter = nightly(&store).args(["-v", "--wait", "1m"]).sh("echo ran").spawn();
         waiter.await_stderr("waiting");
-        let mut by_hand = store.run().args(["-v", "--wait", "20s"]).sh("echo ran").spawn();
+        let mut by_hand = store.run_with_ttl("30s").args(["-v", "--wait", "1m"]).sh("echo ran").spawn();
         by_hand.await_stderr("waiting");
         store.place.write("go", "");
         assert_eq!(holder.wait().exit, Exit::Code(0));
@@ -168,7 +168,7 @@ fn a_record_far_in_the_future_is_ignored_with_a_warning() {
 #[test]
 fn a_success_that_a_damaged_sidecar_cannot_hold_is_reported() {
     let store = Store::file();
-    let mut run = nightly(&store).sh("echo ready; while [ ! -e go ]; do sleep 0.01; done").spawn();
+    let mut run = nightly(&store).sh("echo ready; while [ ! -e go ]; do sleep 0.05; done").spawn();
     run.await_ready();
     let sidecar = store.place.locks().join("x.dlock");
     std::fs::write(&sidecar, "{\"format\":9}\n").unwrap();
@@ -188,7 +188,8 @@ fn a_record_in_an_unknown_format_is_rejected() {
         assert!(!is_done(&nightly(&store).sh("echo ran").output()));
         for (record, format) in [(r#"{"format":2,"at":7}"#, "2"), (r#"{"format":1}"#, "unknown")] {
             store.plant_success(record);
-            assert_eq!(store.run().sh("echo ran").output().outcome(), (Exit::Code(0), "ran\n", ""));
+            let by_hand = store.run_with_ttl("30s").sh("echo ran").output();
+            assert_eq!(by_hand.outcome(), (Exit::Code(0), "ran\n", ""));
             let line = format!(
                 "dlock: x on {}: the record of its last success was stored by another dlock (format {format}, known: \
                  1); the command did not run\n",
@@ -228,7 +229,8 @@ fn it_is_not_for_a_run_inside_a_hold_of_the_lock() {
         );
         let line = "dlock: --once-per: this command runs under a hold of x already: give --once-per to the outer \
                     dlock run\n";
-        assert_eq!(store.run().sh(&inner).output().outcome(), (Exit::Code(64), "", line));
+        let outer = store.run_with_ttl("30s").sh(&inner).output();
+        assert_eq!(outer.outcome(), (Exit::Code(64), "", line));
     }
 }
 

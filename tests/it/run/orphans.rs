@@ -7,7 +7,7 @@ use crate::support::place::Place;
 use crate::support::process;
 use crate::support::running::Exit;
 use crate::support::store::Store;
-use crate::support::wait::{throughout, until};
+use crate::support::wait::{side_by_side, throughout, until};
 use nix::sys::signal::Signal;
 use std::time::Duration;
 
@@ -114,8 +114,9 @@ fn the_next_holder_starts_after_the_last_killed_orphan_has_ended() {
             "exit",
             "0",
         ]);
-        let text = format!("'{}'; while ! test -e '{go}'; do sleep 0.01; done", probe.join("' '"));
-        let mut run = store.run().args(["--orphans", "kill", "--grace", "200ms"]).sh(&text).spawn();
+        let text = format!("'{}'; while ! test -e '{go}'; do sleep 0.05; done", probe.join("' '"));
+        let run = store.run_with_ttl("60s").args(["--orphans", "kill", "--grace", "200ms"]);
+        let mut run = run.sh(&text).spawn();
         run.await_ready();
         let mut next_holder = store.next_holder(&inherited_lock);
         store.place.write("go", "");
@@ -131,7 +132,7 @@ fn orphans_get_sigterm_and_grace_before_they_are_killed() {
     let probe = crate::support::probe::path();
     let log = place.arg("log");
     let text = format!(
-        "PROBE_OUTPUT='{log}' setsid '{}' signals exit:TERM=0 & while ! test -s '{log}'; do sleep 0.01; done",
+        "PROBE_OUTPUT='{log}' setsid '{}' signals exit:TERM=0 & while ! test -s '{log}'; do sleep 0.05; done",
         probe.display()
     );
     let output = place.run().args(["--orphans", "kill"]).sh(&text).output();
@@ -144,26 +145,24 @@ fn orphans_get_sigterm_and_grace_before_they_are_killed() {
 /// S22
 #[test]
 fn at_max_runtime_no_process_survives_whatever_the_option() {
-    for option in ["leave", "wait", "kill"] {
-        for hidden in [false, true] {
-            let place = Place::new();
-            let inherited_lock = place.inherited_lock();
-            let options = ["--orphans", option, "--max-runtime", "3s", "--grace", "200ms"];
-            let run = place.run().args(options);
-            let run = run.probe(["--inherited-lock", inherited_lock.path(), "tree", "2", &place.arg("pids")]);
-            let run = if hidden { run.without_cgroups() } else { run };
-            let output = run.output();
-            assert_eq!(
-                (output.exit, output.stdout.as_str()),
-                (Exit::Code(124), "ready\n"),
-                "{}",
-                output.stderr
-            );
-            assert!(inherited_lock.is_free(), "--orphans {option}");
-            assert!(place.lock_is_free("x"));
-            place.marker().await_end();
-        }
-    }
+    let stops_everybody = |option: &str, hidden: bool| {
+        let place = Place::new();
+        let inherited_lock = place.inherited_lock();
+        // The tree must be complete by then, however slowly it starts.
+        let options = ["--orphans", option, "--max-runtime", "6s", "--grace", "200ms"];
+        let run = place.run().args(options);
+        let run = run.probe(["--inherited-lock", inherited_lock.path(), "tree", "2", &place.arg("pids")]);
+        let run = if hidden { run.without_cgroups() } else { run };
+        let output = run.output();
+        let seen = (output.exit, output.stdout.as_str());
+        assert_eq!(seen, (Exit::Code(124), "ready\n"), "--orphans {option}: {}", output.stderr);
+        assert!(inherited_lock.is_free(), "--orphans {option}");
+        assert!(place.lock_is_free("x"));
+        place.marker().await_end();
+    };
+    crate::support::admission::await_admission();
+    let cases = ["leave", "wait", "kill"].map(|option| [(option, false), (option, true)]);
+    side_by_side(cases.into_iter().flatten(), |(option, hidden)| stops_everybody(option, hidden));
 }
 
 /// S22
@@ -171,20 +170,19 @@ fn at_max_runtime_no_process_survives_whatever_the_option() {
 fn max_runtime_counts_while_orphans_are_waited_for() {
     let place = Place::new();
     let inherited_lock = place.inherited_lock();
-    let options = ["--orphans", "wait", "--max-runtime", "3s", "--grace", "200ms"];
+    let options = ["--orphans", "wait", "--max-runtime", "6s", "--grace", "200ms"];
     let output = leaving(&place, &inherited_lock, place.run().args(options)).output();
     assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(124), "ready\n"), "{}", output.stderr);
     assert!(inherited_lock.is_free());
 }
 
 /// S22
-#[cfg(feature = "redis")]
 #[test]
 fn when_the_lock_is_lost_no_process_survives_whatever_the_option() {
     for option in ["leave", "wait", "kill"] {
         let store = Store::redis();
         let inherited_lock = store.place.inherited_lock();
-        let run = store.run().args(["--orphans", option]);
+        let run = store.run_with_ttl("30s").args(["--orphans", option]);
         let mut run = run
             .probe(["--inherited-lock", inherited_lock.path(), "tree", "2", &store.place.arg("pids")])
             .spawn();
@@ -198,12 +196,12 @@ fn when_the_lock_is_lost_no_process_survives_whatever_the_option() {
 }
 
 /// S22
-#[cfg(feature = "redis")]
 #[test]
 fn orphans_that_are_waited_for_die_when_the_lock_is_lost() {
     let store = Store::redis();
     let inherited_lock = store.place.inherited_lock();
-    let mut run = leaving(&store.place, &inherited_lock, store.run().args(["--orphans", "wait"])).spawn();
+    let run = store.run_with_ttl("30s").args(["--orphans", "wait"]);
+    let mut run = leaving(&store.place, &inherited_lock, run).spawn();
     run.await_ready();
     throughout(Duration::from_millis(300), "it waits", || run.poll().is_none());
     store.space().command(&["SET", &store.space().key("x"), "somebody else"]);

@@ -13,15 +13,14 @@ fn holding(place: &Place) -> Running {
 }
 
 /// A server that refuses every login.
-#[cfg(feature = "redis")]
 fn closed_server() -> crate::support::redis::Redis {
     crate::support::redis::Redis::start_with_args(&["--requirepass", "secret"])
 }
 
 /// Runs that fail in each way in which `-q` does not silence them; the store at `denied` refuses the login.
-fn failures(place: &Place, denied: Option<&str>, options: &[&str]) -> Vec<(i32, Output)> {
+fn failures(place: &Place, denied: &str, options: &[&str]) -> Vec<(i32, Output)> {
     let run = || place.run().args(options);
-    let mut failures = vec![
+    vec![
         (64, run().args(["--grace", "1h"]).command(["true"]).output()),
         (64, run().no_name().command(["true"]).output()),
         (78, run().backend("nonsense:").command(["true"]).output()),
@@ -30,25 +29,18 @@ fn failures(place: &Place, denied: Option<&str>, options: &[&str]) -> Vec<(i32, 
         (124, run().args(["--max-runtime", "1ms"]).command(["sleep", "1000"]).output()),
         (126, run().command(["/"]).output()),
         (127, run().command(["no-such-command"]).output()),
-    ];
-    if let Some(url) = denied {
-        failures.push((77, run().backend(url).command(["true"]).output()));
-        failures.push((69, run().backend("redis://127.0.0.1:1").command(["true"]).output()));
-    }
-    failures
+        (77, run().backend(denied).command(["true"]).output()),
+        (69, run().backend("redis://127.0.0.1:1").command(["true"]).output()),
+    ]
 }
 
 #[test]
 fn quiet_does_not_silence_failures() {
     let place = Place::new();
-    #[cfg(feature = "redis")]
     let server = closed_server();
-    #[cfg(feature = "redis")]
-    let denied = Some(server.url());
-    #[cfg(not(feature = "redis"))]
-    let denied: Option<String> = None;
-    let loud = failures(&place, denied.as_deref(), &[]);
-    let quiet = failures(&place, denied.as_deref(), &["-q"]);
+    let denied = server.url();
+    let loud = failures(&place, &denied, &[]);
+    let quiet = failures(&place, &denied, &["-q"]);
     for ((code, loud), (_, quiet)) in loud.iter().zip(&quiet) {
         assert_eq!((quiet.exit, quiet.stdout.as_str()), (Exit::Code(*code), ""), "{}", quiet.stderr);
         assert!(quiet.stderr.starts_with("dlock: ") && quiet.stderr.lines().count() == 1, "{}", quiet.stderr);
@@ -57,12 +49,11 @@ fn quiet_does_not_silence_failures() {
     }
 }
 
-#[cfg(feature = "redis")]
 #[test]
 fn quiet_does_not_silence_a_lost_lock() {
     use crate::support::store::Store;
     let store = Store::redis();
-    let mut run = store.run().arg("--quiet").sh("echo ready; exec sleep 1000").spawn();
+    let mut run = store.run_with_ttl("30s").arg("--quiet").sh("echo ready; exec sleep 1000").spawn();
     run.await_ready();
     store.space().command(&["DEL", &store.space().key("x")]);
     let output = run.wait();
@@ -117,14 +108,10 @@ fn messages_for_programs_are_json() {
     let text = place.run().name("x").command(["true"]).output();
     let mut cases = vec![(75, text, place.run().args(["--log-format", "json"]).command(["true"]).output())];
     let free = Place::new();
-    #[cfg(feature = "redis")]
     let server = closed_server();
-    #[cfg(feature = "redis")]
-    let denied = Some(server.url());
-    #[cfg(not(feature = "redis"))]
-    let denied: Option<String> = None;
-    let as_json = failures(&free, denied.as_deref(), &["--log-format", "json"]);
-    for ((code, text), (_, json)) in failures(&free, denied.as_deref(), &[]).into_iter().zip(as_json) {
+    let denied = server.url();
+    let as_json = failures(&free, &denied, &["--log-format", "json"]);
+    for ((code, text), (_, json)) in failures(&free, &denied, &[]).into_iter().zip(as_json) {
         cases.push((code, text, json));
     }
     for (code, text, json) in cases {

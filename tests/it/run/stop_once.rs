@@ -4,12 +4,13 @@
 use crate::support::SOON;
 use crate::support::dlock::Dlock;
 use crate::support::place::Place;
-use crate::support::probe;
 use crate::support::pty::Terminal;
 use crate::support::running::Exit;
+use crate::support::wait::until;
+use crate::support::{probe, process};
 use std::collections::HashMap;
 use std::os::unix::fs::PermissionsExt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How dlock is run.
 #[derive(Clone, Copy, Debug)]
@@ -54,8 +55,7 @@ fn notes_of(how: As, mode: &[&str]) -> HashMap<String, Vec<String>> {
     let run = run.command(std::iter::once(probe::path().to_str().unwrap()).chain(words));
     let mut run = how.prepare(&place, run).spawn();
     run.await_stdout_within(4 * SOON, "ready\n");
-    let broken = place.bare().args(["break", "--yes", "--wait", "2m", "-b", &place.url(), "x"]).output();
-    assert_eq!(broken.exit, Exit::Code(0), "{how:?}: {}", broken.stderr);
+    place.break_lock();
     assert_eq!(run.wait_within(8 * SOON).exit, Exit::Code(76), "{how:?}: {}", run.stderr());
     notes_in(&place)
 }
@@ -109,25 +109,32 @@ fn a_command_of_a_script_ends_with_it() {
     let text = "for i in 1 2 3 4 5 6 7 8; do sh -c 'sleep 1000; :' & done; echo ready; wait; :";
     for how in EACH {
         let place = Place::new();
-        let run = place.run().args(OPTIONS).args(["--max-runtime", "1s"]).sh(text);
-        let mut run = how.prepare(&place, run).spawn();
+        let mut run = how.prepare(&place, place.run().args(OPTIONS).sh(text)).spawn();
         run.await_ready();
+        let commands = || process::descendants(run.pid()).iter().filter(|stat| stat.comm == "sleep").count();
+        until(SOON, "the last commands", || commands() == 8);
+        let begun = Instant::now();
+        place.break_lock();
         let output = run.wait_within(4 * SOON);
-        assert_eq!(output.exit, Exit::Code(124), "{how:?}: {}", output.stderr);
-        assert!(output.elapsed < GRACE, "{how:?}: ended by SIGKILL");
+        assert_eq!(output.exit, Exit::Code(76), "{how:?}: {}", output.stderr);
+        assert!(begun.elapsed() < GRACE, "{how:?}: ended by SIGKILL");
     }
 }
 
 /// The shell waits for `sleep`, which belongs to its clean-up.
 #[test]
 fn what_a_handler_runs_in_the_foreground_is_spared() {
-    let text = "trap 'sleep 1 && echo cleaned; exit 3' TERM; echo ready; while :; do sleep 0.01; done";
+    let text = "trap 'sleep 1 && echo cleaned; exit 3' TERM; echo ready; while :; do sleep 0.05; done";
     for how in EACH {
         let place = Place::new();
-        let run = place.run().args(OPTIONS).args(["--max-runtime", "1s"]).sh(text);
-        let output = how.prepare(&place, run).spawn().wait_within(4 * SOON);
-        assert_eq!(output.outcome(), (Exit::Code(124), "ready\ncleaned\n", output.stderr.as_str()));
-        assert!(output.elapsed > Duration::from_secs(2), "{:?}", output.elapsed);
+        let mut run = how.prepare(&place, place.run().args(OPTIONS).sh(text)).spawn();
+        run.await_ready();
+        let begun = Instant::now();
+        place.break_lock();
+        let output = run.wait_within(4 * SOON);
+        let outcome = (output.exit, output.stdout.as_str());
+        assert_eq!(outcome, (Exit::Code(76), "ready\ncleaned\n"), "{how:?}: {}", output.stderr);
+        assert!(begun.elapsed() > Duration::from_secs(1), "{:?}", begun.elapsed());
     }
 }
 
@@ -143,11 +150,12 @@ fn a_process_group_on_a_terminal_gets_it_once() {
         let _ = std::fs::remove_file(&file);
         let (mode, number) = mode.split_once(' ').unwrap();
         terminal.line(&format!(
-            "\"$DLOCK\" run --max-runtime 2s {} x -- \"$PROBE\" {mode} {number} '{file}'; echo status=$?",
+            "\"$DLOCK\" run {} x -- \"$PROBE\" {mode} {number} '{file}'; echo status=$?",
             OPTIONS.join(" ")
         ));
         terminal.expect("ready\n");
-        terminal.expect("status=124\n");
+        place.break_lock();
+        terminal.expect("status=76\n");
         let found = assert_each(As::Root, &notes_in(&place), &expected);
         assert!(found > 0 && count.is_none_or(|count| found == count), "{mode}: {found}");
     }

@@ -82,7 +82,7 @@ fn ctrl_c_reaches_the_command_once_without_a_shell() {
 fn ctrl_c_and_kill_stop_what_a_command_leaves() {
     let place = Place::new();
     let text = "#!/bin/sh\ntrap 'exit 3' INT\n(trap '' INT; exec sleep 1000) &\necho $! >left\necho started\n\
-                while :; do sleep 0.01; done\n";
+                while :; do sleep 0.05; done\n";
     place.script("command", text);
     let mut terminal = Terminal::bash(&place);
     for (behind, statuses) in [("", "3"), (" | (trap '' INT; cat)", "3 0")] {

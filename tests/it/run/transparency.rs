@@ -10,7 +10,6 @@ use serde_json::Value;
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::process::Stdio;
-use std::time::Duration;
 
 /// The output of `probe state` when it is started in this way.
 fn state(run: Dlock) -> Value {
@@ -139,7 +138,7 @@ fn only_inherited_descriptors_are_open_in_the_command() {
     for store in Store::each() {
         let more = "exec 7</dev/null 9</dev/zero";
         let mut outputs = [false, true].map(|direct| {
-            let run = store.run().probe(["fds"]).after_shell(more).stderr(Stdio::null());
+            let run = store.run_with_ttl("30s").probe(["fds"]).after_shell(more).stderr(Stdio::null());
             let run = if direct { run.without_dlock() } else { run };
             let output = run.output();
             assert_eq!(output.exit, Exit::Code(0));
@@ -161,7 +160,7 @@ fn no_dlock_process_keeps_an_inherited_descriptor_open() {
         let (mut read, write) = std::io::pipe().unwrap();
         let number = write.as_raw_fd();
         let text = "echo to-7 >&7; exec 7>&-; echo ready; exec sleep 1000";
-        let run = store.run().command(["bash", "-c", &format!("exec 400>&-; {text}")]);
+        let run = store.run_with_ttl("30s").command(["bash", "-c", &format!("exec 400>&-; {text}")]);
         let mut run = run.with_descriptor(7, number).with_descriptor(400, number).spawn();
         drop(write);
         run.await_ready();
@@ -333,10 +332,11 @@ fn a_stalled_reader_of_standard_error_does_not_block_dlock_forever() {
     nix::fcntl::fcntl(&write, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::empty())).unwrap();
     let place = Place::new();
     let inherited_lock = place.inherited_lock();
-    let run = place.run().args(["--max-runtime", "200ms", "--grace", "100ms"]);
+    // A busy machine has started the command by then.
+    let run = place.run().args(["--max-runtime", "4s", "--grace", "100ms"]);
     let mut run = run.probe(["--inherited-lock", inherited_lock.path(), "ignore-term"]).stderr(write).spawn();
     run.await_ready();
-    inherited_lock.await_free_within(Duration::from_secs(10));
+    inherited_lock.await_free();
     drop(read);
     assert_eq!(run.wait_within(SOON).exit, Exit::Code(124));
 }

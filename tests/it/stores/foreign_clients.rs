@@ -131,7 +131,5 @@ fn a_script_can_be_the_lock_file_and_its_directory_cannot() {
 }
 
 mod flock_modes;
-#[cfg(feature = "redis")]
 pub(crate) mod redis_py;
-#[cfg(feature = "redis")]
 mod shared;

@@ -10,11 +10,11 @@ use std::process::Stdio;
 #[track_caller]
 pub fn assert_exclusive_only(url: &str, owner: &str, sentence: &str) {
     let place = Place::new();
-    let run = || place.run().backend(url).args(["--ttl", "2s"]);
+    let run = || place.run().backend(url).args(["--ttl", "6s"]);
     let held = "echo ready; echo token=$DLOCK_FENCING_TOKEN; exec cat";
     let mut holder = run().stdin(Stdio::piped()).sh(held).spawn();
     holder.await_ready();
-    let patient = place.run().backend(owner).args(["--wait", "5s"]).sh("echo ran").output();
+    let patient = place.run().backend(owner).args(["--wait", "7s"]).sh("echo ran").output();
     assert_eq!((patient.exit, patient.stdout.as_str()), (Exit::Code(75), ""), "{}", patient.stderr);
     let hasty = run().sh("echo ran").output();
     assert_eq!((hasty.exit, hasty.stdout.as_str()), (Exit::Code(75), ""), "{}", hasty.stderr);

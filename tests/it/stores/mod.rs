@@ -1,49 +1,33 @@
-//! The stores: one conformance suite for all, and what is special to each.
+//! The stores: one conformance suite for all, tables of what they have in common besides, and what is special to each.
 
 pub mod conformance;
-#[cfg(feature = "etcd")]
+pub mod consul;
+mod credentials;
+mod doctor;
+mod dynamodb;
 pub mod etcd;
 pub mod file;
 pub mod foreign_clients;
-#[cfg(any(feature = "mysql", feature = "postgres"))]
+mod formats;
 mod gate_alone;
-#[cfg(any(feature = "mysql", feature = "postgres"))]
 mod host_clock;
-#[cfg(any(feature = "etcd", feature = "zookeeper", feature = "postgres", feature = "mysql"))]
+mod hung_servers;
+mod kubernetes;
+mod losses;
 mod lost_replies;
-#[cfg(feature = "memcached")]
 pub mod memcached;
-#[cfg(feature = "mysql")]
 pub mod mysql;
-#[cfg(all(
-    feature = "etcd",
-    feature = "memcached",
-    feature = "mysql",
-    feature = "postgres",
-    feature = "redis",
-    feature = "zookeeper"
-))]
+mod names;
 mod other_protocols;
-#[cfg(all(feature = "mysql", feature = "postgres", feature = "zookeeper"))]
 mod outages;
-#[cfg(any(feature = "etcd", feature = "zookeeper"))]
 pub mod partitions;
-#[cfg(feature = "postgres")]
 pub mod postgres;
-#[cfg(feature = "redis")]
 pub mod redis;
+mod refusal;
 pub mod rigs;
-#[cfg(all(feature = "etcd", feature = "postgres", feature = "redis", feature = "zookeeper"))]
+mod s3;
 mod silent_servers;
-#[cfg(all(
-    feature = "etcd",
-    feature = "mysql",
-    feature = "postgres",
-    feature = "redis",
-    feature = "zookeeper"
-))]
 mod slow_networks;
-#[cfg(all(feature = "etcd", feature = "zookeeper"))]
 mod tls;
-#[cfg(feature = "zookeeper")]
+mod unavailable;
 pub mod zookeeper;

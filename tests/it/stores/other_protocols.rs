@@ -5,6 +5,7 @@ use serde_json::Value;
 use crate::support::doctor::{doctor, findings};
 use crate::support::etcd::Etcd;
 use crate::support::fake::Fake;
+use crate::support::kubernetes;
 use crate::support::mariadb::MariaDb;
 use crate::support::memcached::Memcached;
 use crate::support::place::Place;
@@ -13,17 +14,21 @@ use crate::support::redis::Redis;
 use crate::support::running::{Exit, Output};
 use crate::support::zookeeper::ZooKeeper;
 
-/// A URL of each scheme. `HOST` is the address of the server, `PORT` its port.
-const URLS: [&str; 9] = [
-    "redis://HOST/0",
-    "redis-sentinel://HOST/service",
-    "redis-cluster://HOST",
-    "redlock://HOST,localhost:PORT,127.0.0.1:1/0",
-    "memcached://HOST",
-    "etcd://HOST",
-    "zookeeper://HOST",
-    "postgres://u@HOST/d",
-    "mysql://u@HOST/d",
+/// A URL of each scheme, and the protocol that it is for. `HOST` is the address of the server, `PORT` its port.
+const URLS: [(&str, &str); 13] = [
+    ("redis://HOST/0", "Redis"),
+    ("redis-sentinel://HOST/service", "Redis"),
+    ("redis-cluster://HOST", "Redis"),
+    ("redlock://HOST,localhost:PORT,127.0.0.1:1/0", "Redis"),
+    ("memcached://HOST", "Memcached"),
+    ("etcd://HOST", "etcd"),
+    ("zookeeper://HOST", "ZooKeeper"),
+    ("postgres://u@HOST/d", "PostgreSQL"),
+    ("mysql://u@HOST/d", "MySQL and MariaDB"),
+    ("consul://HOST", "HTTP"),
+    ("s3://key:secret@b?endpoint=http://HOST", "HTTP"),
+    ("dynamodb://key:secret@abc?endpoint=http://HOST", "HTTP"),
+    ("k8s://HOST", "HTTP"),
 ];
 
 /// A kind of server.
@@ -36,8 +41,9 @@ struct Kind {
     advice: &'static str,
 }
 
-/// Calls this with each kind of server and each URL with the scheme of another kind; asserts that nothing is returned.
-fn assert_none_wrong(check: impl Fn(&Kind, &str) -> Option<String>) {
+/// Calls this with each kind of server, each URL with the scheme of another kind, and what a message says of both; asserts
+/// that nothing is returned.
+fn assert_none_wrong(check: impl Fn(&Kind, &str, &str) -> Option<String>) {
     let (redis, memcached) = (Redis::start(), Memcached::start());
     let (etcd, zookeeper, postgres, mariadb) =
         (Etcd::lent(), ZooKeeper::lent(), Postgres::lent(), MariaDb::lent());
@@ -55,20 +61,26 @@ fn assert_none_wrong(check: impl Fn(&Kind, &str) -> Option<String>) {
         kind("etcd", etcd.port(0), &["etcd"], "use etcd://, or check"),
         kind("ZooKeeper", zookeeper.port(0), &["zookeeper"], "use zookeeper://, or check"),
         kind("PostgreSQL", postgres.port(), &["postgres"], "use postgres://, or check"),
-        kind("MySQL", mariadb.port(), &["mysql"], "use mysql://, or check"),
-        // etcd speaks HTTP/2, and says that this is another version.
-        kind("HTTP", web.port(), &["etcd"], "check"),
+        kind("MySQL and MariaDB", mariadb.port(), &["mysql"], "use mysql://, or check"),
+        // etcd speaks HTTP/2, and says that this is another version. Consul and S3 speak HTTP.
+        kind("HTTP", web.port(), &["etcd", "consul", "s3", "dynamodb", "k8s"], "check"),
         kind("SSH", mail.port(), &[], "check"),
     ];
+    let configuration = tempfile::tempdir().expect("a directory");
     let mut wrong = String::new();
     for kind in &kinds {
-        for url in URLS {
+        for (url, protocol) in URLS {
             if kind.own.iter().any(|scheme| url.split(':').next() == Some(scheme)) {
                 continue;
             }
             let port = kind.port.to_string();
-            let url = url.replace("HOST", &format!("127.0.0.1:{port}")).replace("PORT", &port);
-            if let Some(found) = check(kind, &url) {
+            let url = match url {
+                // Its server is in its configuration.
+                "k8s://HOST" => kubernetes::url_of(configuration.path(), &format!("http://127.0.0.1:{port}")),
+                url => url.replace("HOST", &format!("127.0.0.1:{port}")).replace("PORT", &port),
+            };
+            let mismatch = format!("the server speaks the protocol of {}, not of {protocol}", kind.name);
+            if let Some(found) = check(kind, &url, &mismatch) {
                 wrong.push_str(&format!("{}, {url}: {found}\n", kind.name));
             }
         }
@@ -80,8 +92,8 @@ fn assert_none_wrong(check: impl Fn(&Kind, &str) -> Option<String>) {
 #[test]
 fn a_server_of_another_kind_is_named_and_is_78() {
     let place = Place::new();
-    assert_none_wrong(|kind, url| {
-        let run = ["run", "x", "--ttl", "9s", "--", "true"];
+    assert_none_wrong(|kind, url, mismatch| {
+        let run = ["run", "x", "--ttl", "10s", "--", "true"];
         // Memcached cannot list its keys.
         let lists = if url.starts_with("memcached") { &[][..] } else { &[&["status"][..]] };
         let outputs: Vec<Output> = [&run[..], &["status", "x"]]
@@ -92,22 +104,23 @@ fn a_server_of_another_kind_is_named_and_is_78() {
         let is_named = |output: &Output| {
             output.exit == Exit::Code(78)
                 && output.stderr.lines().count() == 1
-                && output.stderr.contains(&format!("of {}", kind.name))
-                && output.stderr.contains(&format!(": {} the host and the port", kind.advice))
+                && output.stderr.contains(mismatch)
+                && output.stderr.contains(&format!(": {} the host and the port of the URL", kind.advice))
         };
-        (!outputs.iter().all(is_named)).then(|| format!("{outputs:?}"))
+        let says_end = outputs[0].stderr.ends_with(" of the URL; the command did not run\n");
+        (!says_end || !outputs.iter().all(is_named)).then(|| format!("{outputs:?}"))
     });
 }
 
 /// The examination finds that as well, and advises the scheme that the server is for.
 #[test]
 fn doctor_names_a_server_of_another_kind() {
-    assert_none_wrong(|kind, url| {
+    assert_none_wrong(|kind, url, mismatch| {
         let output = doctor(url);
         // Where there are several servers, that is the fault of one of them.
         let is_meant = |finding: &Value| {
             let text = |field: &str| finding[field].as_str().unwrap_or_default();
-            text("found").contains(&format!("of {}", kind.name))
+            text("found").contains(mismatch)
                 && text("remedy") == format!("{} the host and the port of the URL", kind.advice)
                 && !text("found").contains("check the host")
                 && matches!(text("check"), "protocol" | "sentinels" | "reachability")
@@ -132,7 +145,7 @@ fn a_server_of_the_right_kind_that_fails_is_not_probed() {
     let refusal = [&[u8::try_from(error.len()).expect("it is short"), 0, 0, 0][..], error].concat();
     for (url, server) in [
         ("postgres://u@HOST/d?sslmode=disable", Fake::in_turns([fatal("3D000", "database does not exist")])),
-        ("memcached://HOST", Fake::in_turns(["HD c0\r\nHD\r\n"])),
+        ("memcached://HOST", Fake::in_turns(["HD c0\r\nHD\r\nHD t300000000\r\n"])),
         ("mysql://u@HOST/d?ssl_mode=disabled", Fake::saying(refusal)),
     ] {
         let url = url.replace("HOST", &format!("127.0.0.1:{}", server.port()));

@@ -13,8 +13,10 @@ use crate::support::sentinels::{self, Sentinels};
 use crate::support::server::free_port;
 use crate::support::tls::{Certificates, Flaw};
 use crate::support::wait::until;
+use crate::support::zookeeper::session::Session;
 use crate::support::zookeeper::{self, Ensemble, ZooKeeper};
 use std::any::Any;
+use std::time::Duration;
 
 /// The server that a run tries first is a random one.
 const RUNS: usize = 8;
@@ -147,7 +149,9 @@ fn a_stopped_server_of_zookeeper_begins_no_session_that_lasts() {
         assert_eq!(run.wait().outcome(), (Exit::Code(0), "ran\n", ""));
     }
     zookeeper.daemon(stopped).resume();
-    // Only then it has begun the sessions that it was asked for before.
-    zookeeper.session_on(stopped).close().unwrap();
+    // Only then it has begun the sessions that it was asked for before. If the leader has given it up meanwhile, it has
+    // to follow that again first.
+    let session = || Session::open(zookeeper.address(stopped), Duration::from_secs(10));
+    until(SOON, "a server that serves", || session().and_then(Session::close).is_ok());
     until(SOON, "the end of all sessions", || sessions() <= before);
 }

@@ -1,6 +1,7 @@
 //! A server process that can be killed, stopped and started again on its ports.
 
 use super::SOON;
+use super::admission::await_admission;
 use super::process;
 use super::server::{listens, spawn_for_ever};
 use super::wait::eventually;
@@ -9,6 +10,7 @@ use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// A server of one test. It is killed when this value is dropped, or when the test process ends.
@@ -32,6 +34,9 @@ pub struct Host {
     pub prefix: Vec<String>,
 }
 
+/// Time limit for a start: several servers of a group may have to elect a leader on a busy machine.
+const START: Duration = Duration::from_secs(120);
+
 impl Default for Host {
     fn default() -> Self {
         Self { ip: Ipv4Addr::LOCALHOST, prefix: Vec::new() }
@@ -47,6 +52,7 @@ impl Daemon {
         (host, port): (&Host, u16),
         directory: TempDir,
     ) -> Self {
+        await_admission();
         let program = program.to_str().expect("a path in UTF-8").to_owned();
         let command = host.prefix.iter().cloned().chain([program]).chain(arguments).collect();
         Self { package, command, address: (host.ip, port).into(), directory, child: None }
@@ -81,7 +87,7 @@ impl Daemon {
     pub fn await_up(&mut self, mut answers: impl FnMut() -> bool) -> bool {
         let (what, port) = (format!("{}: {}", self.package, self.log()), self.address.port());
         let child = self.child.as_mut().expect("a server that was launched");
-        let is_up = eventually(SOON, &what, || match child.try_wait().expect("our own child") {
+        let is_up = eventually(START, &what, || match child.try_wait().expect("our own child") {
             Some(_) => Some(false),
             None => (listens(child.id(), port) && answers()).then_some(true),
         });
@@ -107,7 +113,7 @@ impl Daemon {
     /// Stops it, which acts like a hung machine: connections stay, nothing replies.
     pub fn stop(&self) {
         process::send(self.pid(), Signal::SIGSTOP);
-        eventually(SOON, "a stopped server", || process::stopped(self.pid()).then_some(()));
+        eventually(SOON, "a stopped server", || process::wholly_stopped(self.pid()).then_some(()));
     }
 
     /// Continues it.

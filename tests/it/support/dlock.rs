@@ -269,7 +269,9 @@ impl Dlock {
         let mut command = Command::new(&line[0]);
         command.args(&line[1..]).current_dir(&self.directory);
         for (name, _) in std::env::vars_os() {
-            if name.as_encoded_bytes().starts_with(b"DLOCK_") {
+            let bytes = name.as_encoded_bytes();
+            let is_proxy = bytes.to_ascii_lowercase().ends_with(b"_proxy");
+            if is_proxy || bytes.starts_with(b"DLOCK_") || bytes.starts_with(b"CONSUL_") {
                 command.env_remove(name);
             }
         }

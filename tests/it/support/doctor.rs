@@ -1,7 +1,8 @@
 //! What `dlock doctor` reports.
 
+use super::dlock::Dlock;
 use super::place::Place;
-use super::running::Output;
+use super::running::{Exit, Output};
 use serde_json::Value;
 
 /// The report on the store behind a URL, as JSON.
@@ -50,6 +51,27 @@ pub fn assert_refused(output: &Output, check: &str, status: u8, remedy: &str) {
     let text = |field: &str| finding[field].as_str().unwrap_or_default().to_owned();
     assert!(text("consequence").contains(&format!("dlock run ends with {status}")), "{finding}");
     assert!(text("remedy").contains(remedy), "{finding}");
+}
+
+/// In this state of the store, a run and the problem of this check agree on the status, with and without `--init`.
+#[track_caller]
+pub fn assert_run_agrees(url: &str, check: &str, status: u8, remedy: &str) {
+    for report in [doctor(url), init(url)] {
+        assert_eq!(report.exit, Exit::Code(1), "{url}: {}", report.stdout);
+        assert_refused(&report, check, status, remedy);
+    }
+    let run = Dlock::run().backend(url).sh("echo ran").output();
+    assert_eq!((&run.exit, run.stdout.as_str()), (&Exit::Code(status.into()), ""), "{url}: {}", run.stderr);
+}
+
+/// The examination ends with a problem, and answers none of the four questions about a server that it has not examined.
+#[track_caller]
+pub fn assert_unknown(url: &str) {
+    let output = doctor(url);
+    assert_eq!(output.exit, Exit::Code(1), "{url}: {output:?}");
+    for question in ["atomic_grant", "loss", "one_server", "lease_clock"] {
+        assert_eq!(answer(&output, question).0, "unknown", "{url}: {output:?}");
+    }
 }
 
 /// The answer to a question, and its reason.

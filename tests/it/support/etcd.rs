@@ -6,11 +6,10 @@ use self::gateway::Gateway;
 use super::SOON;
 use super::daemon::{Daemon, Host};
 use super::pool::{Group, Lent, lend_like};
-use super::server::{clients, free_port, other_version};
+use super::server::{await_no_clients, free_port, other_version};
 use super::tls::Certificates;
 use super::wait::{eventually, until};
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
 /// Start options.
 #[derive(Debug, Clone, Default)]
@@ -225,24 +224,10 @@ impl Group for Etcd {
 
     fn renew(&mut self) -> bool {
         let answers = |member: usize| self.client_of(member).try_range("k", "").is_ok();
-        let is_up = |member: usize| self.daemon(member).is_up() && await_no_clients(&self.members[member]);
+        let is_idle = |member: &Member| await_no_clients(member.daemon.pid(), member.port);
+        let is_up = |member: usize| self.daemon(member).is_up() && is_idle(&self.members[member]);
         (0..self.count()).all(|member| is_up(member) && answers(member)) && self.wipe()
     }
-}
-
-/// How long a client may still be connected after its process has ended.
-const GOING: Duration = Duration::from_secs(1);
-
-/// Whether a member has no client, or will have none soon.
-fn await_no_clients(member: &Member) -> bool {
-    let until = Instant::now() + GOING;
-    while clients(member.daemon.pid(), member.port) > 0 {
-        if Instant::now() > until {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(3));
-    }
-    true
 }
 
 /// Three members from the pool.

@@ -1,5 +1,6 @@
 //! A fake server: it replies with hostile bytes, or as a closure determines.
 
+use super::admission::await_admission;
 use super::resp;
 use std::io::{BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -59,7 +60,9 @@ impl Fake {
                 lock(&conversation.heard).extend_from_slice(&buffer[..count]);
                 let _ = stream.write_all(&bytes);
             }
-            let _ = stream.shutdown(Shutdown::Both);
+            let _ = stream.shutdown(Shutdown::Write);
+            // What the client has yet to send would otherwise reset the connection, and the reply could be lost.
+            conversation.listen(stream);
         })
     }
 
@@ -141,6 +144,8 @@ impl Fake {
 
     /// Carries this out on each connection.
     pub fn start(script: impl Fn(&Conversation, TcpStream) + Send + Sync + 'static) -> Self {
+        // What a test measures or plants after this is not to wait for its admission.
+        await_admission();
         let script: Arc<Script> = Arc::new(script);
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
         let port = listener.local_addr().expect("an address").port();

@@ -54,10 +54,15 @@ impl InheritedLock {
     pub fn await_last_death(&self) -> i64 {
         let file =
             std::fs::File::options().append(true).open(&self.0).expect("the inherited lock can be opened");
-        let range = whole_file();
+        let mut range = whole_file();
         // SAFETY: fcntl(2) on a descriptor that is open, with a pointer to a value that lives through the call.
         while unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLKW, &raw const range) } == -1 {}
-        store_clock()
+        let death = store_clock();
+        // To close the file is not enough: a process that another test has forked meanwhile has it open until its exec.
+        range.l_type = libc::F_UNLCK as libc::c_short;
+        // SAFETY: as above.
+        unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const range) };
+        death
     }
 }
 

@@ -41,6 +41,8 @@ impl Installation {
             let made = self.make();
             // It appears under its name only as a whole, however this process ends.
             let new = template.with_extension(std::process::id().to_string());
+            // What a killed process of the same id has left.
+            let _ = std::fs::remove_dir_all(&new);
             cp(&made.path().join("data"), &new);
             // Another test process may have been faster.
             if std::fs::rename(&new, &template).is_err() {
@@ -72,7 +74,8 @@ impl Installation {
         let filled =
             self.command.iter().map(|word| word.replace(DATA, &path("data")).replace(FIRST, &path("first")));
         let words: Vec<String> = filled.collect();
-        let made = Command::new(&words[0]).args(&words[1..]).output();
+        // A server of MariaDB that starts removes the temporary tables of others from a directory that they share.
+        let made = Command::new(&words[0]).args(&words[1..]).env("TMPDIR", directory.path()).output();
         let made = made.unwrap_or_else(|error| panic!("{}: {error}: install {}", words[0], self.package));
         assert!(made.status.success(), "{words:?}: {}", String::from_utf8_lossy(&made.stderr));
         directory

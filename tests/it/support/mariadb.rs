@@ -9,13 +9,12 @@ pub use self::replication_group::{Mode, ReplicationGroup};
 use super::SOON;
 use super::daemon::{Daemon, Host};
 use super::pool::{Group, Lent, lend_like};
-use super::server::{clients, free_port};
+use super::server::{await_no_clients, free_port};
 use super::tls::Certificates;
 use super::wait::until;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::time::{Duration, Instant};
 
 /// The database that tests use.
 pub const DATABASE: &str = "locks";
@@ -264,21 +263,6 @@ impl Group for MariaDb {
     }
 
     fn renew(&mut self) -> bool {
-        self.daemon.is_up() && self.await_no_clients() && self.wipe()
-    }
-}
-
-impl MariaDb {
-    /// Whether it has no client, or will have none soon.
-    fn await_no_clients(&self) -> bool {
-        const GOING: Duration = Duration::from_secs(1);
-        let until = Instant::now() + GOING;
-        while clients(self.daemon.pid(), self.port()) > 0 {
-            if Instant::now() > until {
-                return false;
-            }
-            std::thread::sleep(Duration::from_millis(3));
-        }
-        true
+        self.daemon.is_up() && await_no_clients(self.daemon.pid(), self.port()) && self.wipe()
     }
 }

@@ -1,8 +1,12 @@
 //! A directory for one test: its HOME, its locks, its files, and the inherited lock of the processes it started.
 
+use super::SOON;
+use super::admission::await_admission;
 use super::dlock::Dlock;
 use super::inherited_lock::InheritedLock;
 use super::process::Marker;
+use super::running::Exit;
+use super::wait::until;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -27,6 +31,7 @@ struct Inner {
 impl Place {
     /// Creates an empty one.
     pub fn new() -> Self {
+        await_admission();
         watch_over_ourselves();
         let directory = tempfile::Builder::new().prefix("it-").tempdir().expect("a temporary directory");
         std::fs::create_dir(directory.path().join("home")).expect("a home");
@@ -79,6 +84,13 @@ impl Place {
         flock_is_free(&self.lock_file(name))
     }
 
+    /// Breaks the lock `x` of the default backend, which stops the command, and waits until it is free.
+    #[track_caller]
+    pub fn break_lock(&self) {
+        let broken = self.bare().args(["break", "--yes", "--wait", "2m", "-b", &self.url(), "x"]).output();
+        assert_eq!(broken.exit, Exit::Code(0), "{}", broken.stderr);
+    }
+
     /// An inherited lock for a tree of processes.
     pub fn inherited_lock(&self) -> InheritedLock {
         InheritedLock::at(self.path("inherited_lock"))
@@ -118,6 +130,9 @@ impl Place {
         use std::os::unix::fs::PermissionsExt;
         let path = self.write(name, text);
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("chmod");
+        // A process that another test has forked meanwhile has it open until its exec, and a file that is open for
+        // writing cannot be executed (ETXTBSY).
+        until(SOON, "a script that nobody writes", || !is_open_for_writing(&path));
         path
     }
 
@@ -161,6 +176,21 @@ pub fn read(path: &Path) -> String {
 /// Whether flock(2) finds a file unlocked. Locks it for a moment, and creates it if it does not exist.
 pub fn flock_is_free(path: &Path) -> bool {
     let file = std::fs::File::options().create(true).append(true).open(path).expect("a file to be locked");
-    // SAFETY: flock(2) on a descriptor that is open; the lock ends when `file` is closed below.
-    unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
+    // SAFETY: flock(2) on a descriptor that is open.
+    let flock = |operation| unsafe { libc::flock(file.as_raw_fd(), operation) == 0 };
+    // To close the file is not enough: a process that another test has forked meanwhile has it open until its exec.
+    flock(libc::LOCK_EX | libc::LOCK_NB) && flock(libc::LOCK_UN)
+}
+
+/// Whether a process has a file of ours open for writing: a lease for reading is refused then (fcntl(2), F_SETLEASE).
+fn is_open_for_writing(path: &Path) -> bool {
+    let file = std::fs::File::open(path).expect("our own file");
+    // SAFETY: fcntl(2) on a descriptor that is open, with an integer.
+    let lease = |kind: libc::c_int| unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, kind) == 0 };
+    if lease(libc::F_RDLCK) {
+        lease(libc::F_UNLCK);
+        return false;
+    }
+    // Not every file system has leases.
+    std::io::Error::last_os_error().raw_os_error() == Some(libc::EAGAIN)
 }

@@ -1,5 +1,6 @@
 //! Groups of servers that take long to start: one test after another borrows them.
 
+use super::admission::await_admission;
 use std::any::Any;
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
@@ -18,6 +19,9 @@ pub trait Group: Send + 'static {
 /// that a test started must be ended before, so that they do not disturb the next test.
 pub struct Lent<G: Group>(Option<G>);
 
+/// The most groups that are kept unused: servers work even without clients.
+const MOST: usize = 6;
+
 /// The unused groups of every kind, the longest unused first.
 static IDLE: Mutex<VecDeque<Box<dyn Any + Send>>> = Mutex::new(VecDeque::new());
 
@@ -28,6 +32,7 @@ pub fn lend<G: Group>() -> Lent<G> {
 
 /// Lends a group that fits, and starts one if none of those is unused.
 pub fn lend_like<G: Group>(fits: impl Fn(&G) -> bool, start: impl FnOnce() -> G) -> Lent<G> {
+    await_admission();
     let mut idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner);
     // The most recently used one: its pages are the warmest.
     let found = idle.iter().rposition(|group| group.downcast_ref().is_some_and(&fits));
@@ -50,7 +55,7 @@ impl<G: Group> Drop for Lent<G> {
         let mut idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner);
         idle.push_back(Box::new(group));
         // Groups of a kind that is no longer used are dropped.
-        let unwanted = if idle.len() > tests_at_a_time() { idle.pop_front() } else { None };
+        let unwanted = if idle.len() > MOST { idle.pop_front() } else { None };
         drop(idle);
         drop(unwanted);
     }
@@ -73,16 +78,4 @@ impl<G: Group> DerefMut for Lent<G> {
 /// Static values are not dropped: the processes would end with this one, but their directories would remain.
 extern "C" fn dismiss() {
     IDLE.lock().unwrap_or_else(PoisonError::into_inner).clear();
-}
-
-/// The number of test threads that the test harness was given.
-fn tests_at_a_time() -> usize {
-    let mut arguments = std::env::args().skip_while(|argument| !argument.starts_with("--test-threads"));
-    let first = arguments.next();
-    let named = match first.as_deref().and_then(|first| first.split_once('=')) {
-        Some((_, count)) => Some(count.to_owned()),
-        None => first.and(arguments.next()).or_else(|| std::env::var("RUST_TEST_THREADS").ok()),
-    };
-    let named = named.and_then(|count| count.parse().ok());
-    named.unwrap_or_else(|| std::thread::available_parallelism().map_or(2, usize::from))
 }

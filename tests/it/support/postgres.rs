@@ -12,6 +12,7 @@ use nix::unistd::{User, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use tempfile::TempDir;
+use tokio_postgres::SimpleQueryMessage;
 
 /// Start options.
 #[derive(Debug, Clone, Default)]
@@ -242,17 +243,38 @@ fn directory() -> TempDir {
     directory
 }
 
+/// Runs statements in a session of its own. Returns the values of all rows as text, those of one row separated by `|`. A
+/// session of psql would take longer than most statements.
 fn try_sql(host: &str, port: u16, text: &str) -> Result<String, String> {
-    // Debian's wrapper of psql takes longer than most statements.
-    let output = Command::new(programs().join("psql"))
-        .args(["-X", "-A", "-t", "-q", "-v", "ON_ERROR_STOP=1", "-h", host, "-U", "postgres", "-p"])
-        .args([&port.to_string(), "-c", text, "postgres"])
-        .output()
-        .unwrap_or_else(|error| panic!("psql: {error}: install the Debian package postgresql-client"));
-    match output.status.success() {
-        true => Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned()),
-        false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
-    }
+    let socket = Path::new(host).join(format!(".s.PGSQL.{port}"));
+    let session = async {
+        let stream = tokio::net::UnixStream::connect(&socket).await.map_err(|error| error.to_string())?;
+        let mut configuration = tokio_postgres::Config::new();
+        configuration.user("postgres").dbname("postgres");
+        let connected = configuration.connect_raw(stream, tokio_postgres::NoTls).await;
+        let (client, connection) = connected.map_err(|error| format!("{error:?}"))?;
+        let replies = client.simple_query(text);
+        tokio::select! {
+            replies = replies => replies.map_err(|error| format!("{error:?}")),
+            ended = connection => Err(format!("the connection has ended: {ended:?}")),
+        }
+    };
+    // The test may be one itself that a runtime drives, and a thread has one runtime at a time.
+    let work = || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(session)
+    };
+    let messages = std::thread::scope(|scope| scope.spawn(work).join().expect("no panic"))?;
+    let row = |message: &SimpleQueryMessage| match message {
+        SimpleQueryMessage::Row(row) => {
+            let values: Vec<&str> =
+                (0..row.len()).map(|column| row.get(column).unwrap_or_default()).collect();
+            Some(values.join("|"))
+        }
+        _ => None,
+    };
+    let rows: Vec<String> = messages.iter().filter_map(row).collect();
+    Ok(rows.join("\n").trim_end().to_owned())
 }
 
 impl Drop for Postgres {

@@ -73,6 +73,13 @@ pub fn stopped(pid: i32) -> bool {
     Stat::of(pid).is_some_and(|stat| stat.is_stopped())
 }
 
+/// Whether each thread of the process is stopped by a signal: until then, one that was in a system call may finish it.
+pub fn wholly_stopped(pid: i32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let threads = threads.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    stopped(pid) && threads.filter_map(Stat::of).all(|stat| stat.is_stopped())
+}
+
 /// Every process that exists now, including zombies.
 pub fn all() -> Vec<Stat> {
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
@@ -150,6 +157,19 @@ pub fn cgroups_named_after(pids: &[i32]) -> Vec<PathBuf> {
 /// Sends a signal; the process may be gone already.
 pub fn send(pid: i32, signal: Signal) {
     let _ = kill(Pid::from_raw(pid), signal);
+}
+
+/// Sends a signal to each process, as `kill -- -1` does: busy processors do not delay one after the other, if this process
+/// has the privilege for that. Processes may be gone already.
+pub fn send_to_all(pids: &[i32], signal: Signal) {
+    const HIGHEST: i32 = -20;
+    // SAFETY: getpriority(2) and setpriority(2) take integers; 0 is the calling thread.
+    let before = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
+    // SAFETY: as above.
+    let set = |nice| unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) };
+    set(HIGHEST);
+    pids.iter().for_each(|pid| send(*pid, signal));
+    set(before);
 }
 
 /// Now, as the start time of a process is given.

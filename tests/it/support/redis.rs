@@ -1,6 +1,7 @@
 //! Real Redis servers: one that all tests share, and private ones for tests that break them.
 
 use super::SOON;
+use super::admission::await_admission;
 use super::process;
 use super::resp::{self, Value};
 use super::server::{free_port, listens, spawn_for_ever};
@@ -77,6 +78,8 @@ impl Redis {
 
     /// Starts one.
     pub fn start_with(options: Options) -> Self {
+        // A test may plant a lease before it has a place, and is not to wait for its admission then.
+        await_admission();
         let directory =
             tempfile::Builder::new().prefix("it-redis-").tempdir().expect("a temporary directory");
         let make = |flaw| Certificates::make(directory.path(), flaw);
@@ -133,7 +136,7 @@ impl Redis {
     /// Stops it, which acts like a hung machine: connections stay, nothing replies.
     pub fn stop(&self) {
         process::send(self.pid(), Signal::SIGSTOP);
-        eventually(SOON, "a stopped server", || process::stopped(self.pid()).then_some(()));
+        eventually(SOON, "a stopped server", || process::wholly_stopped(self.pid()).then_some(()));
     }
 
     /// Continues it.
@@ -284,6 +287,7 @@ pub struct Keyspace {
 impl Keyspace {
     /// A part that no other test uses; the first test starts the server.
     pub fn new() -> Self {
+        await_admission();
         static SERVER: OnceLock<Redis> = OnceLock::new();
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let start = || {

@@ -186,14 +186,14 @@ impl Running {
     /// The guard: the child of dlock.
     #[track_caller]
     pub fn guard(&self) -> i32 {
-        eventually(SOON, "the guard", || process::children(self.pid()).into_iter().find(Stat::is_alive)).pid
+        eventually(SOON, "the guard", || first_child(self.pid()))
     }
 
     /// The command: the child of the guard.
     #[track_caller]
     pub fn command(&self) -> i32 {
         let guard = self.guard();
-        eventually(SOON, "the command", || process::children(guard).into_iter().find(Stat::is_alive)).pid
+        eventually(SOON, "the command", || first_child(guard))
     }
 
     /// Checks whether it has ended.
@@ -246,6 +246,12 @@ impl Running {
             panic!("dlock has ended: {output:?}");
         }
     }
+}
+
+/// The living child that was started first: not always the one with the lowest process id, which are given out again.
+fn first_child(pid: i32) -> Option<i32> {
+    let living = process::children(pid).into_iter().filter(Stat::is_alive);
+    living.min_by_key(|stat| stat.start).map(|stat| stat.pid)
 }
 
 impl Drop for Running {

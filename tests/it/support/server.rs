@@ -1,8 +1,8 @@
 //! Starts servers that never outlive the test process.
 
+use super::sockets::{CLOSE_WAIT, ESTABLISHED, LISTEN, sockets};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
-use std::net::{Ipv4Addr, TcpListener};
 use std::ops::Range;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 /// A port that has no listener now, and that is given out only once: a server that was killed can be started again on it.
 ///
@@ -20,7 +21,8 @@ pub fn free_port() -> u16 {
     let mut ports = PORTS.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
         let port = ports.next();
-        if TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).is_ok() {
+        // It is not bound to find that out: a process that another test forks just then would listen until its exec.
+        if sockets(&[LISTEN], Some(port), None).is_empty() {
             return port;
         }
     }
@@ -74,13 +76,21 @@ fn first_ephemeral_port() -> u16 {
 
 /// Whether this process listens on a port, and not another one that was faster.
 pub fn listens(pid: u32, port: u16) -> bool {
-    let sockets: Vec<String> = ["tcp", "tcp6"].iter().flat_map(|table| listeners(pid, table, port)).collect();
-    let open = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    open.filter_map(|entry| std::fs::read_link(entry.path()).ok())
-        .any(|target| sockets.iter().any(|socket| target.as_os_str() == socket.as_str()))
+    let network = |of: &str| std::fs::read_link(format!("/proc/{of}/ns/net")).ok();
+    let sockets = if network(&pid.to_string()) == network("thread-self") {
+        sockets(&[LISTEN], Some(port), None)
+    } else {
+        ["tcp", "tcp6"].iter().flat_map(|table| listeners(pid, table, port)).collect()
+    };
+    // Without one, there is no need to look at what the process has open.
+    !sockets.is_empty() && {
+        let open = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        open.filter_map(|entry| std::fs::read_link(entry.path()).ok())
+            .any(|target| sockets.iter().any(|socket| target.as_os_str() == socket.as_str()))
+    }
 }
 
-/// The sockets that listen on a port, where a process sees them.
+/// The sockets that listen on a port in the network of another process, where only its table tells.
 fn listeners(pid: u32, table: &str, port: u16) -> Vec<String> {
     const LISTENING: &str = "0A";
     let Ok(table) = File::open(format!("/proc/{pid}/net/{table}")) else { return Vec::new() };
@@ -92,25 +102,31 @@ fn listeners(pid: u32, table: &str, port: u16) -> Vec<String> {
     ours.filter_map(|words| words.get(9).map(|inode| format!("socket:[{inode}]"))).collect()
 }
 
-/// The number of clients that are connected to a port of this process, without itself.
+/// The number of clients that are connected to a port of this process, in the network of the test, without itself.
 pub fn clients(pid: i32, port: u16) -> usize {
-    const ESTABLISHED: &str = "01";
-    const CLOSE_WAIT: &str = "08";
-    let tables = ["tcp", "tcp6"].map(|table| std::fs::read_to_string(format!("/proc/{pid}/net/{table}")));
-    let lines = tables.iter().flatten().flat_map(|table| table.lines());
-    let open = lines
-        .map(|line| line.split_ascii_whitespace().collect::<Vec<_>>())
-        .filter(|words| words.get(3).is_some_and(|state| [ESTABLISHED, CLOSE_WAIT].contains(state)));
+    let open = [ESTABLISHED, CLOSE_WAIT];
+    let accepted = sockets(&open, Some(port), None).len();
+    let initiated = sockets(&open, None, Some(port));
     let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    let own: Vec<_> = fds.filter_map(|entry| std::fs::read_link(entry.path()).ok()).collect();
-    let (end, mut accepted, mut initiated) = (format!(":{port:04X}"), 0_usize, 0);
-    for words in open {
-        let socket = words.get(9).map(|inode| format!("socket:[{inode}]")).unwrap_or_default();
-        let is_own = own.iter().any(|target| target.as_os_str() == socket.as_str());
-        accepted += usize::from(words[1].ends_with(&end));
-        initiated += usize::from(is_own && words[2].ends_with(&end));
+    let own = fds.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+    let own = own.filter(|target| initiated.iter().any(|socket| target.as_os_str() == socket.as_str()));
+    accepted.saturating_sub(own.count())
+}
+
+/// How long a client may still be connected after its process has ended.
+const GOING: Duration = Duration::from_secs(1);
+
+/// Whether a server has no client, or will have none soon: the request of a client that has ended may be carried out
+/// as long as its connection lasts.
+pub fn await_no_clients(pid: i32, port: u16) -> bool {
+    let until = Instant::now() + GOING;
+    while clients(pid, port) > 0 {
+        if Instant::now() > until {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(3));
     }
-    accepted.saturating_sub(initiated)
+    true
 }
 
 /// The program of a server of another version than this system's, by the name that tests/servers.sh has for it.

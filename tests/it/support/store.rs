@@ -4,9 +4,7 @@ use super::SOON;
 use super::dlock::Dlock;
 use super::inherited_lock::InheritedLock;
 use super::place::Place;
-#[cfg(feature = "redis")]
 use super::redis::Keyspace;
-#[cfg(feature = "redis")]
 use super::resp::Value;
 use super::running::Running;
 use super::wait::until;
@@ -17,7 +15,6 @@ pub struct Store {
     /// The place of the runs on it.
     pub place: Place,
     url: String,
-    #[cfg(feature = "redis")]
     space: Option<Keyspace>,
 }
 
@@ -26,56 +23,37 @@ impl Store {
     pub fn file() -> Self {
         let place = Place::new();
         let url = place.url();
-        Self {
-            place,
-            url,
-            #[cfg(feature = "redis")]
-            space: None,
-        }
+        Self { place, url, space: None }
     }
 
     /// A part of the Redis server that the tests share.
-    #[cfg(feature = "redis")]
     pub fn redis() -> Self {
         let space = Keyspace::new();
         Self { place: Place::new(), url: space.url(), space: Some(space) }
     }
 
     /// A Redis server for one test only.
-    #[cfg(feature = "redis")]
     pub fn on(redis: &super::redis::Redis) -> Self {
         let space = Keyspace::of(redis);
         Self { place: Place::new(), url: space.url(), space: Some(space) }
     }
 
     /// Servers for one test only, behind this URL.
-    #[cfg(feature = "net")]
     pub fn at(url: String) -> Self {
-        Self {
-            place: Place::new(),
-            url,
-            #[cfg(feature = "redis")]
-            space: None,
-        }
+        Self { place: Place::new(), url, space: None }
     }
 
     /// One store of each kind.
     pub fn each() -> Vec<Self> {
-        vec![
-            Self::file(),
-            #[cfg(feature = "redis")]
-            Self::redis(),
-        ]
+        vec![Self::file(), Self::redis()]
     }
 
     /// The same part of that Redis through another port.
-    #[cfg(feature = "redis")]
     pub fn behind(&self, port: u16) -> Self {
         Self { url: self.space().url_at(port), ..self.clone() }
     }
 
     /// The keys of a Redis.
-    #[cfg(feature = "redis")]
     pub fn space(&self) -> &Keyspace {
         self.space.as_ref().expect("a store that is a Redis")
     }
@@ -99,8 +77,9 @@ impl Store {
     /// waiting when this returns.
     #[track_caller]
     pub fn next_holder(&self, inherited_lock: &InheritedLock) -> Running {
+        // Its own lease is of no interest.
         let mut next_holder = self
-            .run()
+            .run_with_ttl("60s")
             .args(["-v", "--wait", "forever"])
             .probe(["next-holder", inherited_lock.path()])
             .spawn();
@@ -122,7 +101,6 @@ impl Store {
 
     /// Stores this text in place of the record of the last success of `x`.
     pub fn plant_success(&self, record: &str) {
-        #[cfg(feature = "redis")]
         if let Some(space) = &self.space {
             space.command(&["SET", &format!("dlock#success:{{{}}}", space.key("x")), record]);
             return;
@@ -137,7 +115,6 @@ impl Store {
 
     /// Whether the lock `x` is held, as the store itself sees it.
     pub fn is_held(&self) -> bool {
-        #[cfg(feature = "redis")]
         if let Some(space) = &self.space {
             return space.command(&["EXISTS", &space.key("x")]) == Value::Int(1);
         }

@@ -1,5 +1,6 @@
 //! Waits for events with a deadline, never for a fixed time.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Pause between two checks of a state that must not change.
@@ -18,7 +19,7 @@ impl Pauses {
     /// Sleeps until the next check.
     pub fn pause(&self) {
         std::thread::sleep(
-            (self.0.elapsed() / 50).clamp(Duration::from_millis(1), Duration::from_millis(20)),
+            (self.0.elapsed() / 25).clamp(Duration::from_millis(1), Duration::from_millis(40)),
         );
     }
 }
@@ -61,4 +62,25 @@ pub fn boot_ns() -> u64 {
     let now =
         nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME).expect("the boot clock can be read");
     u64::try_from(now.tv_sec()).unwrap() * 1_000_000_000 + u64::try_from(now.tv_nsec()).unwrap()
+}
+
+/// Carries out a test for all of these cases at the same time, because most of it is waiting.
+pub fn side_by_side<T: Send>(cases: impl IntoIterator<Item = T>, test: impl Fn(T) + Sync) {
+    let cases: Vec<T> = cases.into_iter().collect();
+    at_a_time(cases.len(), cases, test);
+}
+
+/// Carries out a test for so many of these cases at a time, the last ones first.
+pub fn at_a_time<T: Send>(most: usize, cases: impl IntoIterator<Item = T>, test: impl Fn(T) + Sync) {
+    let cases = Mutex::new(cases.into_iter().collect::<Vec<T>>());
+    let next = || cases.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    std::thread::scope(|scope| {
+        for _ in 0..most {
+            scope.spawn(|| {
+                while let Some(case) = next() {
+                    test(case);
+                }
+            });
+        }
+    });
 }

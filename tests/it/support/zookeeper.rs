@@ -206,15 +206,17 @@ impl ZooKeeper {
         value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no {name}: {reply}"))
     }
 
-    /// Removes all nodes, and the sessions that have any.
-    pub fn wipe(&self) -> bool {
-        let Some(living) = self.members.iter().position(Daemon::is_up) else { return false };
-        let Ok(mut session) = Session::open(self.address(living), LONG) else { return false };
-        let Ok(nodes) = session.children("/") else { return false };
-        let is_ours = |node: &&String| *node != "zookeeper";
-        let are_deleted =
-            nodes.iter().filter(is_ours).all(|node| session.delete_all(&format!("/{node}")).is_ok());
-        session.close().is_ok() && are_deleted
+    /// Removes all nodes.
+    ///
+    /// # Errors
+    /// No server is up, or one refused.
+    pub fn wipe(&self) -> std::io::Result<()> {
+        let living = self.members.iter().position(Daemon::is_up).ok_or(std::io::ErrorKind::NotConnected)?;
+        let mut session = Session::open(self.address(living), LONG)?;
+        for node in session.children("/")?.iter().filter(|node| *node != "zookeeper") {
+            session.delete_all(&format!("/{node}"))?;
+        }
+        session.close()
     }
 
     /// Waits until a server serves requests. False when it has ended.
@@ -331,7 +333,7 @@ impl Group for ZooKeeper {
 
     fn renew(&mut self) -> bool {
         let is_idle = |member: &Daemon| member.is_up() && await_no_clients(member);
-        self.members.iter().all(is_idle) && self.wipe()
+        self.members.iter().all(is_idle) && self.wipe().is_ok()
     }
 }
 

@@ -244,7 +244,7 @@ impl Model for ModelNodes {
         form
     }
 
-    fn fault(&self, state: &State) -> Option<&'static str> {
-        state.fault
+    fn fault(&self, state: &State) -> Option<String> {
+        state.fault.map(str::to_owned)
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use dlock::backend::Attempt;
 use dlock::backend::ledger::entries::{Fencing, Listing, Write};
 use dlock::backend::ledger::{
-    Gate, GateMode, HolderEntry, Ledger, Lifetime, Now, Observed, Step, WaiterEntry, Watch,
+    Decision, Gate, GateMode, HolderEntry, Ledger, Lifetime, Now, Observed, WaiterEntry, Watch,
 };
 use dlock::lock::{Claim, Identity, LockName, Mode, Token};
 
@@ -90,12 +90,12 @@ struct Client {
     /// A renewal has reported the revocation.
     knows_revocation: bool,
     /// What it decided, before it is stored.
-    decided: Option<Decision>,
+    decided: Option<Decided>,
 }
 
 #[derive(Clone)]
-struct Decision {
-    step: Step<Attempt>,
+struct Decided {
+    step: Decision<Attempt>,
     at: Duration,
     change: Change,
 }
@@ -183,7 +183,7 @@ impl Observed for View<'_> {
     }
 
     fn lifetime(&self) -> Lifetime {
-        self.model.ttl.map_or(Lifetime::OfOwner(None), |_| Lifetime::Recorded)
+        self.model.ttl.map_or(Lifetime::OfOwner(None), |_| Lifetime::OfLease)
     }
 
     fn is_holder_dead(&self, entry: &HolderEntry) -> bool {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dlock::backend::ledger::{Ledger, Now, Step, decide, document};
+use dlock::backend::ledger::{Decision, Ledger, Now, decide, document};
 use dlock::backend::{Again, Attempt, CLAIM_WITHIN, Intent, Renewal};
 use dlock::lock::{Claim, LockName, Mode, Token};
 
@@ -59,15 +59,15 @@ impl Run {
         let is_first = self.requests[HOLDER] == 1 && client == HOLDER;
         self.due[client] = if client == HOLDER && !is_first {
             let renewed = decide::renew(&mut self.ledger, &now, &claim, Duration::ZERO);
-            assert!(matches!(renewed, Step::Done { value: Renewal::Held { .. }, .. }), "{renewed:?}");
+            assert!(matches!(renewed, Decision::Done { value: Renewal::Held { .. }, .. }), "{renewed:?}");
             self.now + TTL / 3 + self.delay
         } else {
             match decide::claim(&mut self.ledger, &now, &claim, Intent::Enqueue) {
-                Step::Done { value: Attempt::Busy(busy), .. } => match busy.again {
+                Decision::Done { value: Attempt::Busy(busy), .. } => match busy.again {
                     Again::Within(within) => self.now + within,
                     Again::Poll => unreachable!("each is notified"),
                 },
-                Step::Done { value: Attempt::Granted(_), .. } => {
+                Decision::Done { value: Attempt::Granted(_), .. } => {
                     self.granted = Some(client);
                     self.now + TTL / 3
                 }

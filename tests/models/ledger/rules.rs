@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use dlock::backend::admin::{Removal, Revoked};
 use dlock::backend::ledger::{
-    Effect, Gate, GateLifetime, HolderEntry, Ledger, Lifetime, Now, Observed, Step, WaiterEntry, Watch,
+    Decision, Effect, Gate, GateLifetime, HolderEntry, Ledger, Lifetime, Now, Observed, WaiterEntry, Watch,
     decide,
 };
 use dlock::backend::{Attempt, CLAIM_WITHIN, Ending, Intent, Loss, Refusal, Release, Renewal};
@@ -17,7 +17,7 @@ const NOW: Duration = Duration::from_secs(100);
 const TTL: Duration = Duration::from_secs(30);
 
 /// What the store observes.
-struct Facts {
+struct Observation {
     lifetime: Lifetime,
     gate: Gate,
     foreign: bool,
@@ -30,7 +30,7 @@ struct Facts {
     loss: Option<Loss>,
 }
 
-const DESCRIPTORS: Facts = Facts {
+const DESCRIPTORS: Observation = Observation {
     lifetime: Lifetime::OfOwner(None),
     gate: Gate::Passed(None),
     foreign: false,
@@ -41,9 +41,9 @@ const DESCRIPTORS: Facts = Facts {
     loss: None,
 };
 
-const LEASES: Facts = Facts { lifetime: Lifetime::Recorded, ..DESCRIPTORS };
+const LEASES: Observation = Observation { lifetime: Lifetime::OfLease, ..DESCRIPTORS };
 
-impl Observed for Facts {
+impl Observed for Observation {
     fn now(&self) -> Now {
         Now { clock: NOW, wall: 0 }
     }
@@ -128,20 +128,20 @@ fn ledger(holders: &[HolderEntry], waiters: &[WaiterEntry]) -> Ledger {
 }
 
 /// The decision on a claim, in short.
-fn claimed(ledger: &mut Ledger, facts: &Facts, claim: &Claim) -> String {
+fn claimed(ledger: &mut Ledger, observation: &Observation, claim: &Claim) -> String {
     let is_queued = ledger.waiters.iter().any(|waiter| waiter.token == claim.token.reveal());
     let intent = if is_queued { Intent::Enqueue } else { Intent::TakeNow };
-    match decide::claim(ledger, facts, claim, intent) {
-        Step::Done { value: Attempt::Granted(grant), .. } => match grant.slot {
+    match decide::claim(ledger, observation, claim, intent) {
+        Decision::Done { value: Attempt::Granted(grant), .. } => match grant.slot {
             Some(slot) => format!("slot {slot}"),
             None => "granted".to_owned(),
         },
-        Step::Done { value: Attempt::Busy(busy), .. } if busy.promised => "promised".to_owned(),
-        Step::Done { value: Attempt::Busy(_), .. } => "busy".to_owned(),
-        Step::Done { value: Attempt::Refused(refusal), .. } => format!("{refusal:?}"),
-        Step::Done { value: Attempt::NotDue(_), .. } => "not due".to_owned(),
-        Step::PassGate(mode) => format!("gate {mode:?}"),
-        Step::Exhausted => "exhausted".to_owned(),
+        Decision::Done { value: Attempt::Busy(busy), .. } if busy.promised => "promised".to_owned(),
+        Decision::Done { value: Attempt::Busy(_), .. } => "busy".to_owned(),
+        Decision::Done { value: Attempt::Refused(refusal), .. } => format!("{refusal:?}"),
+        Decision::Done { value: Attempt::NotDue(_), .. } => "not due".to_owned(),
+        Decision::PassGate(mode) => format!("gate {mode:?}"),
+        Decision::Exhausted => "exhausted".to_owned(),
     }
 }
 
@@ -202,7 +202,7 @@ fn dead_and_late_waiters_lose_their_positions() {
     let tickets = |ledger: &Ledger| ledger.waiters.iter().map(|one| one.ticket).collect::<Vec<_>>();
     let waiters = [waiter(1, X), waiter(2, X), waiter(3, X)];
     let mut queue = ledger(&[], &waiters);
-    let dead = Facts { dead_from: 1, dead_until: 2, ..DESCRIPTORS };
+    let dead = Observation { dead_from: 1, dead_until: 2, ..DESCRIPTORS };
     assert_eq!(claimed(&mut queue, &dead, &claim_of(2, X)), "granted");
     assert_eq!(tickets(&queue), [3]);
 
@@ -220,19 +220,21 @@ fn dead_and_late_waiters_lose_their_positions() {
     const DEAD: u64 = 100_000;
     let many: Vec<_> = (0..DEAD + 2).map(|ticket| waiter(ticket, X)).collect();
     let mut queue = ledger(&[], &many);
-    let dead = Facts { dead_until: DEAD, ..DESCRIPTORS };
+    let dead = Observation { dead_until: DEAD, ..DESCRIPTORS };
     assert_eq!(claimed(&mut queue, &dead, &claim_of(DEAD, X)), "granted");
     assert_eq!(tickets(&queue), [DEAD + 1]);
 }
 
 #[test]
 fn no_waiter_gets_its_turn_while_a_foreign_program_is_in_the_gate() {
-    let foreign = Facts { foreign: true, gate: Gate::Closed, ..DESCRIPTORS };
+    let foreign = Observation { foreign: true, gate: Gate::Closed, ..DESCRIPTORS };
     let mut queue = ledger(&[], &[waiter(1, X), waiter(2, X)]);
     assert_eq!(claimed(&mut queue, &foreign, &claim_of(2, X)), "busy");
     assert_eq!(queue.waiters[0].called, None);
-    let step = decide::claim(&mut queue, &foreign, &claim_of(1, X), Intent::Enqueue);
-    let Step::Done { value: Attempt::Busy(busy), effect, watch } = step else { panic!("{step:?}") };
+    let decision = decide::claim(&mut queue, &foreign, &claim_of(1, X), Intent::Enqueue);
+    let Decision::Done { value: Attempt::Busy(busy), effect, watch } = decision else {
+        panic!("{decision:?}")
+    };
     assert_eq!((busy.position, effect, watch.len()), (Some(1), Effect::Wait(1), 1));
     assert!(matches!(watch[0], Watch::Gate(_)) && busy.holders == [Holder::default()]);
     queue.waiters[0].called = Some(NOW - CLAIM_WITHIN);
@@ -243,7 +245,7 @@ fn no_waiter_gets_its_turn_while_a_foreign_program_is_in_the_gate() {
 /// Slots are counted in the ledger: the first holder makes sure that it is the only one in the gate.
 #[test]
 fn the_gate_is_passed_before_the_grant() {
-    let untried = Facts { gate: Gate::Untried, ..DESCRIPTORS };
+    let untried = Observation { gate: Gate::Untried, ..DESCRIPTORS };
     for (holders, incomplete, mode, expected) in [
         (&[][..], false, X, "gate Exclusive"),
         (&[], false, S, "gate Shared"),
@@ -292,10 +294,10 @@ fn fencing_tokens_grow_and_end() {
     assert_eq!(claimed(&mut ledger, &DESCRIPTORS, &claim_of(6, S)), "exhausted");
 }
 
-fn renewed(ledger: &mut Ledger, facts: &Facts, ticket: u64) -> Renewal {
-    match decide::renew(ledger, facts, &claim_of(ticket, X), Duration::ZERO) {
-        Step::Done { value, .. } => value,
-        step => panic!("{step:?}"),
+fn renewed(ledger: &mut Ledger, observation: &Observation, ticket: u64) -> Renewal {
+    match decide::renew(ledger, observation, &claim_of(ticket, X), Duration::ZERO) {
+        Decision::Done { value, .. } => value,
+        decision => panic!("{decision:?}"),
     }
 }
 
@@ -312,16 +314,21 @@ fn a_renewal_never_creates_a_lock_that_is_lost() {
     assert_eq!(renewed(&mut held, &LEASES, 7), Renewal::Lost(Loss::Gone), "its lease has ended");
     assert!(ledger(&[], &[]).holders.is_empty());
     // What a descriptor proves is recorded again.
-    let proven = Facts { proven: Some(holder(7, X, None)), ..DESCRIPTORS };
+    let proven = Observation { proven: Some(holder(7, X, None)), ..DESCRIPTORS };
     let mut lost = ledger(&[], &[]);
     assert_eq!(renewed(&mut lost, &proven, 7), Renewal::Held { lease: None, revoked: None });
     assert!(lost.incomplete && lost.holders == [holder(7, X, None)]);
 }
 
-fn released(ledger: &mut Ledger, facts: &Facts, ticket: u64, rest: Duration) -> (Release, Effect) {
-    match decide::release(ledger, facts, &claim_of(ticket, X), rest, Ending::default()) {
-        Step::Done { value, effect, .. } => (value, effect),
-        step => panic!("{step:?}"),
+fn released(
+    ledger: &mut Ledger,
+    observation: &Observation,
+    ticket: u64,
+    rest: Duration,
+) -> (Release, Effect) {
+    match decide::release(ledger, observation, &claim_of(ticket, X), rest, Ending::default()) {
+        Decision::Done { value, effect, .. } => (value, effect),
+        decision => panic!("{decision:?}"),
     }
 }
 
@@ -345,8 +352,9 @@ fn a_release_ends_only_what_the_claim_has_and_calls_the_next_waiters() {
     let mut inner = holder(8, X, None);
     inner.family = 7;
     let mut nested = ledger(&[holder(7, X, None), inner], &[]);
-    let step = decide::release(&mut nested, &DESCRIPTORS, &claim_of(7, X), Duration::ZERO, Ending::default());
-    let Step::Done { value: Release::NotYet(_), watch, .. } = step else { panic!("{step:?}") };
+    let decision =
+        decide::release(&mut nested, &DESCRIPTORS, &claim_of(7, X), Duration::ZERO, Ending::default());
+    let Decision::Done { value: Release::NotYet(_), watch, .. } = decision else { panic!("{decision:?}") };
     assert_eq!(watch, [Watch::Holder(8)]);
     assert_eq!(released(&mut nested, &LEASES, 7, Duration::ZERO).0, Release::Released);
     assert_eq!(claimed(&mut nested, &LEASES, &claim_of(6, X)), "busy", "the inner one has it");
@@ -355,7 +363,7 @@ fn a_release_ends_only_what_the_claim_has_and_calls_the_next_waiters() {
 /// The gate is lost, and the tree is dead: the entry beside it keeps nobody out any more.
 #[test]
 fn the_release_of_a_lost_hold_ends_its_entry_and_wakes_the_next_waiter() {
-    let lost = |foreign, gate_lifetime, loss| Facts {
+    let lost = |foreign, gate_lifetime, loss| Observation {
         gate: Gate::Untried,
         gate_lifetime: Some(gate_lifetime),
         loss: Some(loss),
@@ -371,46 +379,52 @@ fn the_release_of_a_lost_hold_ends_its_entry_and_wakes_the_next_waiter() {
         (true, Loss::Taken, [Some(NOW), None, None]),
     ] {
         for gate_lifetime in [GateLifetime::Session, GateLifetime::Lease] {
-            let facts = lost(foreign, gate_lifetime, loss);
+            let observation = lost(foreign, gate_lifetime, loss);
             let mut queue = ledger(std::slice::from_ref(&mine), &readers);
-            assert_eq!(released(&mut queue, &facts, 8, Duration::ZERO), (Release::NotHeld, Effect::Leave));
+            assert_eq!(
+                released(&mut queue, &observation, 8, Duration::ZERO),
+                (Release::NotHeld, Effect::Leave)
+            );
             assert_eq!((queue.holders.len(), queue.waiters[0].called), (1, None), "it is of another token");
-            assert_eq!(released(&mut queue, &facts, 7, Duration::ZERO), (Release::NotHeld, Effect::Free));
+            assert_eq!(
+                released(&mut queue, &observation, 7, Duration::ZERO),
+                (Release::NotHeld, Effect::Free)
+            );
             assert!(queue.holders.is_empty());
             assert_eq!(queue.waiters.iter().map(|one| one.called).collect::<Vec<_>>(), called, "{loss:?}");
         }
     }
 
     // Those who are inside the hold pass the gate themselves, and keep the lock.
-    let facts = lost(false, GateLifetime::Session, Loss::Gone);
+    let observation = lost(false, GateLifetime::Session, Loss::Gone);
     let mut inner = mine.clone();
     (inner.ticket, inner.token) = (8, "token-8".to_owned());
     let mut nested = ledger(&[mine.clone(), inner.clone()], &readers);
-    assert_eq!(released(&mut nested, &facts, 7, Duration::ZERO), (Release::NotHeld, Effect::Free));
+    assert_eq!(released(&mut nested, &observation, 7, Duration::ZERO), (Release::NotHeld, Effect::Free));
     assert_eq!((nested.holders, nested.waiters[0].called), (vec![inner], None));
 
     // A minimum time is kept by the entry alone; nobody stays for it, and an operator may end it.
     mine.kept_until = Some(NOW + TTL * 2);
     let mut kept = ledger(std::slice::from_ref(&mine), &readers);
-    assert_eq!(released(&mut kept, &facts, 7, Duration::ZERO), (Release::NotHeld, Effect::Leave));
+    assert_eq!(released(&mut kept, &observation, 7, Duration::ZERO), (Release::NotHeld, Effect::Leave));
     assert_eq!((kept.holders[0].ended_at, kept.waiters[0].called), (Some(0), None));
-    assert_eq!(claimed(&mut kept, &facts, &claim_of(6, X)), "busy");
+    assert_eq!(claimed(&mut kept, &observation, &claim_of(6, X)), "busy");
     let revocation = Revocation { by: "root@here".into(), reason: None };
-    let ended = decide::revoke(&mut kept, &facts, FencingToken::new(7).unwrap(), &revocation);
-    assert!(matches!(ended, Step::Done { value: Revoked::Ended, .. }), "{ended:?}");
+    let ended = decide::revoke(&mut kept, &observation, FencingToken::new(7).unwrap(), &revocation);
+    assert!(matches!(ended, Decision::Done { value: Revoked::Ended, .. }), "{ended:?}");
 }
 
 #[test]
 fn a_revocation_reaches_live_holders_and_ends_the_others() {
     let revocation = Revocation { by: "root@here".into(), reason: None };
-    let revoke = |ledger: &mut Ledger, facts: &Facts, ticket| match decide::revoke(
+    let revoke = |ledger: &mut Ledger, observation: &Observation, ticket| match decide::revoke(
         ledger,
-        facts,
+        observation,
         FencingToken::new(ticket).unwrap(),
         &revocation,
     ) {
-        Step::Done { value, .. } => value,
-        step => panic!("{step:?}"),
+        Decision::Done { value, .. } => value,
+        decision => panic!("{decision:?}"),
     };
     let mut held = ledger(&[holder(7, X, None)], &[waiter(1, X)]);
     assert_eq!(revoke(&mut held, &DESCRIPTORS, 8), Revoked::Gone);
@@ -419,15 +433,16 @@ fn a_revocation_reaches_live_holders_and_ends_the_others() {
     assert_eq!(renewed(&mut held, &DESCRIPTORS, 7), Renewal::Held { lease: None, revoked });
     let rest = Duration::from_secs(5);
     assert_eq!(released(&mut held.clone(), &DESCRIPTORS, 7, rest).0, Release::Released, "not kept");
-    let dead = Facts { dead_from: 7, dead_until: 8, ..DESCRIPTORS };
+    let dead = Observation { dead_from: 7, dead_until: 8, ..DESCRIPTORS };
     assert_eq!(revoke(&mut held, &dead, 7), Revoked::Ended);
     assert_eq!((held.holders.len(), held.waiters[0].called), (0, None));
 
     let shown = Holder { fencing: FencingToken::new(7), ..Holder::default() };
-    let remove = |ledger: &mut Ledger, facts: &Facts| match decide::remove(ledger, facts, &shown) {
-        Step::Done { value, .. } => value,
-        step => panic!("{step:?}"),
-    };
+    let remove =
+        |ledger: &mut Ledger, observation: &Observation| match decide::remove(ledger, observation, &shown) {
+            Decision::Done { value, .. } => value,
+            decision => panic!("{decision:?}"),
+        };
     let mut held = ledger(&[holder(7, X, None)], &[waiter(1, X)]);
     assert_eq!(remove(&mut held, &DESCRIPTORS), Removal::Impossible);
     assert_eq!(remove(&mut held, &LEASES), Removal::Removed);

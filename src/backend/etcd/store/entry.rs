@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::EtcdStore;
-use super::transaction::{UseOfLeases, commit, put_last};
+use super::transaction::{commit, put_last};
 use crate::backend::etcd::connection::Channel;
 use crate::backend::etcd::lease::{self, Granted, Lease, Owner, remaining};
 use crate::backend::etcd::listing::{self, OtherFormats, Snapshot, unsigned};
@@ -125,12 +125,12 @@ impl EtcdStore {
     }
 
     /// Ends the lease, if no key of this client needs it any more.
-    pub(super) async fn end_lease(&mut self) {
-        let is_unused = !self.in_use && (self.own.is_none() || self.use_of_leases == UseOfLeases::Release);
+    async fn end_lease(&mut self, is_release: bool) {
+        let is_unused = !self.in_use && (self.own.is_none() || is_release);
         if let Some(lease) = self.lease.take_if(|_| is_unused).filter(|lease| lease.owner == Owner::Us) {
             self.revoke(lease.id).await;
         }
-        if let Some(id) = self.requested.take_if(|_| self.use_of_leases == UseOfLeases::Release) {
+        if let Some(id) = self.requested.take_if(|_| is_release) {
             self.revoke(id).await;
         }
     }
@@ -159,21 +159,20 @@ impl EtcdStore {
 impl EntryStore for EtcdStore {
     const FENCING: Fencing = Fencing::Revision;
 
-    fn assumed(&mut self, name: &LockName, purpose: &Purpose) -> Option<Listing> {
+    async fn assumed(&mut self, name: &LockName, purpose: &Purpose) -> Result<Option<Listing>, StoreError> {
         let last = self.last.as_mut().filter(|_| matches!(purpose, Purpose::Release(_)));
-        let (_, snapshot) = last.filter(|(last, _)| last == name)?;
-        self.use_of_leases = UseOfLeases::Release;
-        snapshot.advance();
-        Some(snapshot.listing(self.lease.map(|lease| lease.ttl)))
+        let last = last.filter(|(last, _)| last == name);
+        Ok(last.map(|(_, snapshot)| {
+            snapshot.advance();
+            snapshot.listing(self.lease.map(|lease| lease.ttl))
+        }))
     }
 
     async fn list(&mut self, name: &LockName, purpose: &Purpose) -> Result<Listing, StoreError> {
-        self.use_of_leases = match purpose {
-            Purpose::Claim(_) => UseOfLeases::Acquire,
-            Purpose::Renew(_) => UseOfLeases::Keep,
-            Purpose::Release(_) => UseOfLeases::Release,
-            Purpose::Operate | Purpose::Prepare | Purpose::Record => UseOfLeases::None,
-        };
+        if let Some(watcher) = self.watcher.as_mut().filter(|_| purpose.claim().is_some()) {
+            // What happened before is known to the decision.
+            watcher.clear();
+        }
         let mut snapshot = match purpose {
             Purpose::Claim(claim) if self.lease.is_some() || claim.outer.is_empty() => {
                 self.claim(claim, purpose).await?
@@ -209,6 +208,7 @@ impl EntryStore for EtcdStore {
     async fn write(
         &mut self,
         name: &LockName,
+        purpose: &Purpose,
         writes: &[Write],
         granting: Granting,
     ) -> Result<Written, StoreError> {
@@ -216,7 +216,7 @@ impl EntryStore for EtcdStore {
         let mut txn = TxnRequest::default();
         let mut leases = Vec::new();
         for write in writes {
-            leases.push(self.add(&keys, &mut txn, write).await?);
+            leases.push(self.add(&keys, purpose, &mut txn, write).await?);
         }
         let creates = writes.iter().any(|write| matches!(write, Write::Create { .. }));
         if granting == Granting::Yes && !creates {
@@ -265,6 +265,14 @@ impl EntryStore for EtcdStore {
         self.start_watch(others.into_iter(), since);
         Ok(true)
     }
+
+    async fn finish(&mut self, purpose: &Purpose) {
+        match purpose {
+            Purpose::Claim(_) => self.end_lease(false).await,
+            Purpose::Release(_) => self.end_lease(true).await,
+            Purpose::Renew(_) | Purpose::Operate | Purpose::Prepare | Purpose::History => {}
+        }
+    }
 }
 
 fn snapshot(
@@ -276,7 +284,7 @@ fn snapshot(
     let others = match purpose {
         // Whatever others have written: a hold can be kept and ended.
         Purpose::Renew(_) | Purpose::Release(_) => OtherFormats::Foreign,
-        Purpose::Claim(_) | Purpose::Operate | Purpose::Prepare | Purpose::Record => OtherFormats::Reject,
+        Purpose::Claim(_) | Purpose::Operate | Purpose::Prepare | Purpose::History => OtherFormats::Reject,
     };
     let mut snapshot = Snapshot::of(name, reply, others)?;
     // The keys of a lease go with it, maybe a moment later.

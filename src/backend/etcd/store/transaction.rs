@@ -13,43 +13,33 @@ use crate::backend::etcd::lease::{Lease, Owner, new_id};
 use crate::backend::etcd::messages::{
     Compare, DeleteRangeRequest, PutRequest, RequestOp, TxnRequest, TxnResponse,
 };
-use crate::backend::ledger::Ledger;
-use crate::backend::ledger::entries::{BESIDE, Write};
+use crate::backend::ledger::entries::{METADATA, Write};
+use crate::backend::ledger::{Ledger, Purpose};
 use crate::clock::Moment;
 
 const CREATE_REVISION: i32 = 1;
 const MOD_REVISION: i32 = 2;
 
-/// What the lease of an entry that is written may become.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum UseOfLeases {
-    /// That of this client: it acquires the lock.
-    Acquire,
-    /// Likewise, whatever the entry had: it keeps the lock.
-    Keep,
-    /// One that is not extended.
-    Release,
-    /// It stays: the entry is of another client.
-    None,
-}
-
 impl EtcdStore {
     /// Returns the lease that lets an entry live for this long, which may be the one that it has.
     pub(super) async fn lease_for(
         &mut self,
+        purpose: &Purpose,
         current: i64,
         length: Option<Duration>,
     ) -> Result<i64, StoreError> {
         let (Some(length), Some(lease)) = (length, self.lease) else { return Ok(current) };
         let is_ours = lease.owner == Owner::Us;
-        match self.use_of_leases {
-            UseOfLeases::None => return Ok(current),
+        match purpose {
+            // The entry is of another client.
+            Purpose::Operate | Purpose::Prepare | Purpose::History => return Ok(current),
             // The owner of the outer hold sees to it.
-            UseOfLeases::Acquire if !is_ours => return Ok(current),
-            UseOfLeases::Acquire | UseOfLeases::Keep if length <= lease.ttl => {
+            Purpose::Claim(_) if !is_ours => return Ok(current),
+            Purpose::Claim(_) | Purpose::Renew(_) if length <= lease.ttl => {
                 return Ok(if is_ours { lease.id } else { current });
             }
-            UseOfLeases::Acquire | UseOfLeases::Keep | UseOfLeases::Release => {}
+            // One that is not extended.
+            Purpose::Claim(_) | Purpose::Renew(_) | Purpose::Release(_) => {}
         }
         // Whole seconds: a lease that was granted for this may seem to end a moment before.
         if let Some(rest) =
@@ -67,6 +57,7 @@ impl EtcdStore {
     pub(super) async fn add(
         &mut self,
         keys: &Keys,
+        purpose: &Purpose,
         txn: &mut TxnRequest,
         write: &Write,
     ) -> Result<i64, StoreError> {
@@ -79,7 +70,7 @@ impl EtcdStore {
                 let then = match alone {
                     None => waiting,
                     Some(alone) => {
-                        let lease = self.lease_for(session, *lease).await?;
+                        let lease = self.lease_for(purpose, session, *lease).await?;
                         let (key_of_all, range_end) = keys.range();
                         // True if there is none: a key that does not exist was created at 0.
                         let nothing = Compare { range_end, ..created(key_of_all, 0) };
@@ -91,14 +82,14 @@ impl EtcdStore {
                 (self.own, self.in_use) = (Some(key), true);
                 session
             }
-            Write::Swap { order: BESIDE, version, value, .. } => {
-                txn.compare.push(modified(keys.beside(), *version));
-                txn.success.push(put(keys.beside(), value, 0));
+            Write::Swap { order: METADATA, version, value, .. } => {
+                txn.compare.push(modified(keys.metadata(), *version));
+                txn.success.push(put(keys.metadata(), value, 0));
                 0
             }
             Write::Swap { order, version, value, lease } => {
                 let (key, current) = self.entry(*order);
-                let lease = self.lease_for(current, *lease).await?;
+                let lease = self.lease_for(purpose, current, *lease).await?;
                 txn.compare.extend([created(key.clone(), *order), modified(key.clone(), *version)]);
                 txn.success.push(put(key, value, lease));
                 self.uses(current, lease);
@@ -106,7 +97,7 @@ impl EtcdStore {
             }
             Write::Extend { order, lease } => {
                 let (key, current) = self.entry(*order);
-                let lease = self.lease_for(current, Some(*lease)).await?;
+                let lease = self.lease_for(purpose, current, Some(*lease)).await?;
                 if lease != current {
                     self.uses(current, lease);
                     txn.compare.push(created(key.clone(), *order));
@@ -165,8 +156,8 @@ fn nested(compare: Compare, success: Vec<RequestOp>, otherwise: RequestOp) -> Re
     RequestOp { txn: Some(Box::new(txn)), ..RequestOp::default() }
 }
 
-/// Sends a transaction; `None` if a lease in it has ended. One that ends a hold is carried out even if etcd has no space
-/// for what it stores beside that.
+/// Sends a transaction; `None` if a lease in it has ended. One that ends a hold is carried out even if etcd has no
+/// space for the other values that it stores.
 pub(super) async fn commit(channel: &Channel, mut txn: TxnRequest) -> Result<Option<TxnResponse>, Status> {
     let mut reply = channel.call(txn.clone()).await;
     if reply.as_ref().is_err_and(errors::is_out_of_space) && txn.success.iter().any(|op| op.delete.is_some())

@@ -4,7 +4,9 @@
 //! A claim whose turn it is passes the gate before its grant is stored, and its hold ends when it loses the gate. An
 //! occupant of the gate that is not in the ledger is a foreign program.
 
-use super::DocumentStore;
+use std::time::Duration;
+
+use super::{DocumentStore, Seen};
 use crate::backend::ledger::observed::{Gate, GateLifetime, GateMode, Now, Observed};
 use crate::backend::ledger::store::{Effect, Purpose};
 use crate::backend::ledger::value::{HolderEntry, Ledger};
@@ -24,8 +26,10 @@ pub struct Occupant {
 
 /// The time and the gate of a ledger, as one change of the ledger observes them.
 #[derive(Clone, Debug)]
-pub(super) struct Facts {
+pub(super) struct Observation {
     now: Now,
+    /// See [`DocumentStore::clock_lag`].
+    lag: Duration,
     lifetime: Option<GateLifetime>,
     gate: Gate,
     /// Who is in the gate, if that was asked for.
@@ -39,15 +43,21 @@ pub(super) struct Facts {
     has_left: bool,
     /// Why other clients cannot see the ledger, if so.
     lacks_ledger: Option<String>,
+    /// See [`DocumentStore::is_read_only`].
+    is_read_only: bool,
+    /// See [`DocumentStore::polled`].
+    polled: Option<Duration>,
 }
 
-impl Facts {
-    /// Nothing but the time is known.
-    pub(super) fn of<S: DocumentStore>(store: &S, now: Now) -> Facts {
+impl Observation {
+    /// Nothing but the time is known, which is that of a ledger that was read so long before the request: at the store, what
+    /// is granted ends later by as much.
+    pub(super) fn of<S: DocumentStore>(store: &S, now: Now, age: Duration) -> Observation {
         let lifetime = store.gate_lifetime();
         let gate = if lifetime.is_some() { Gate::Untried } else { Gate::Passed(None) };
-        Facts {
+        Observation {
             now,
+            lag: store.clock_lag() + age,
             lifetime,
             gate,
             occupants: None,
@@ -56,10 +66,12 @@ impl Facts {
             forgotten: None,
             has_left: false,
             lacks_ledger: None,
+            is_read_only: false,
+            polled: store.polled(),
         }
     }
 
-    /// Observes the gate of a ledger that was read at this time.
+    /// Observes the gate of a ledger that was read, and returns the ledger.
     ///
     /// # Errors
     /// The store could not be queried.
@@ -68,13 +80,14 @@ impl Facts {
         store: &mut S,
         name: &LockName,
         purpose: &Purpose,
-        ledger: &Ledger,
-        now: Now,
-    ) -> Result<(), StoreError> {
+        seen: Seen<S::Version>,
+    ) -> Result<Ledger, StoreError> {
+        let Seen { ledger, now, occupants, .. } = seen;
         self.now = now;
         self.lacks_ledger = store.lacks_ledgers();
+        self.is_read_only = store.is_read_only();
         if self.lifetime.is_none() || self.has_left {
-            return Ok(());
+            return Ok(ledger);
         }
         let claim = purpose.claim();
         let token = claim.map(|claim| claim.token.reveal());
@@ -84,16 +97,19 @@ impl Facts {
             Purpose::Renew(_) | Purpose::Operate | Purpose::Prepare => true,
             // A gate that this session has passed is still ours; with leases, another process of the hold may have
             // passed it.
-            Purpose::Release(claim) if store.passed(claim).is_some() => false,
+            Purpose::Release(_) if store.passed(purpose).is_some() => false,
             Purpose::Release(_) => {
                 self.lifetime == Some(GateLifetime::Lease) || ledger.holders.iter().any(is_mine)
             }
-            Purpose::Record => false,
+            Purpose::History => false,
         };
         if is_needed {
-            self.occupants = Some(store.observe_gate(name, purpose).await?);
+            self.occupants = match occupants {
+                None => Some(store.observe_gate(name, purpose).await?),
+                read => read,
+            };
         }
-        let passed = claim.and_then(|claim| store.passed(claim));
+        let passed = store.passed(purpose);
         let is_known = |occupant: &&Occupant| {
             let holds = |holder: &HolderEntry| holder.gate == occupant.identity && holder.counts(&now);
             occupant.identity.is_some() && (occupant.identity == passed || ledger.holders.iter().any(holds))
@@ -113,7 +129,7 @@ impl Facts {
             Purpose::Claim(_) => (None, lost),
             _ => (lost.map(|_| if self.stranger.is_some() { Loss::Taken } else { Loss::Gone }), None),
         };
-        Ok(())
+        Ok(ledger)
     }
 
     /// Returns a copy of the ledger to decide on: without the claim's own hold, if its gate is lost.
@@ -132,11 +148,12 @@ impl Facts {
     pub(super) async fn pass<S: DocumentStore>(
         &mut self,
         store: &mut S,
+        purpose: &Purpose,
         claim: &Claim,
         mode: GateMode,
     ) -> Result<(), StoreError> {
-        let has_passed = store.pass_gate(claim, mode).await?;
-        self.gate = if has_passed { Gate::Passed(store.passed(claim)) } else { Gate::Closed };
+        let has_passed = store.pass_gate(purpose, claim, mode).await?;
+        self.gate = if has_passed { Gate::Passed(store.passed(purpose)) } else { Gate::Closed };
         Ok(())
     }
 
@@ -155,7 +172,7 @@ impl Facts {
         let Some(claim) = purpose.claim().filter(|_| self.lifetime.is_some() && !self.has_left) else {
             return Ok(true);
         };
-        let Some(gate) = store.passed(claim) else { return Ok(true) };
+        let Some(gate) = store.passed(purpose) else { return Ok(true) };
         let has_lease = self.lifetime == Some(GateLifetime::Lease);
         let mine = ledger.holders.iter().find(|holder| holder.token == claim.token.reveal());
         if mine.is_some_and(|mine| mine.ended_at.is_none() || !has_lease) {
@@ -165,9 +182,9 @@ impl Facts {
         let kept = ledger.holders.iter().filter(|holder| has_lease && holder.gate == Some(gate));
         let ends = kept.filter_map(|holder| holder.lease_ends).max();
         let rest = ends.unwrap_or_default().saturating_sub(self.now.clock);
-        let was_kept = store.leave_gate(claim, rest).await?;
+        let was_kept = store.leave_gate(purpose, claim, rest).await?;
         // A claim that passed the gate without being granted may have to pass it again.
-        self.has_left = matches!(purpose, Purpose::Release(_));
+        self.has_left = matches!(purpose, Purpose::Release(_)) && !store.swaps_gate();
         if !was_kept && (effect == Effect::Free || !rest.is_zero()) {
             self.loss = Some(Loss::Gone);
             return Ok(false);
@@ -177,14 +194,26 @@ impl Facts {
 
     /// Returns whether no foreign program is known to keep holders of this mode out.
     fn is_open_to(&self, mode: Mode) -> bool {
-        let beside = GateMode::of(mode);
-        self.stranger.as_ref().is_none_or(|(mode, _)| (*mode, beside) == (GateMode::Shared, GateMode::Shared))
+        let own = GateMode::of(mode);
+        self.stranger.as_ref().is_none_or(|(its, _)| [*its, own] == [GateMode::Shared; 2])
     }
 }
 
-impl Observed for Facts {
+impl Observed for Observation {
     fn now(&self) -> Now {
         self.now
+    }
+
+    fn end_of(&self, span: Duration) -> Duration {
+        self.now.clock + self.lag + span
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.is_read_only
+    }
+
+    fn polled(&self) -> Option<Duration> {
+        self.polled
     }
 
     fn gate(&self) -> Gate {

@@ -4,10 +4,10 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use super::super::observed::{Lifetime, Now, Observed, Turns};
-use super::super::store::{Effect, Purpose, Step, Watch};
+use super::super::store::{Decision, Effect, Purpose, Watch};
 use super::super::value::{HolderEntry, Ledger};
-use super::super::{outcomes, queue};
-use super::{BESIDE, Entry, Fencing, Granting, Listing, Write};
+use super::super::{history, queue};
+use super::{Entry, Fencing, Granting, Listing, METADATA, Write};
 use crate::lock::{Claim, Mode, NotedRecord};
 
 /// How a listing is decided on.
@@ -19,8 +19,8 @@ pub struct Terms {
     pub fencing: Fencing,
     /// The entry of the claim was created for this request.
     pub has_joined: bool,
-    /// Outcomes are added to the document beside the entries in a step of their own, not in that of the decision.
-    pub records_apart: bool,
+    /// Records are added to the history in a step of their own, after that of the decision.
+    pub adds_records_later: bool,
 }
 
 /// What one listing leads to.
@@ -38,8 +38,8 @@ pub struct Plan<T> {
     pub is_granted_by_revision: bool,
     /// What to watch, by the orders of the entries.
     pub watch: Vec<Watch>,
-    /// The outcomes that are still to be added to the document beside the entries.
-    pub outcomes: Vec<NotedRecord>,
+    /// The records that are still to be added to the history.
+    pub records: Vec<NotedRecord>,
     /// Why the last success is not stored, if so.
     pub unwritten: Option<String>,
 }
@@ -51,14 +51,14 @@ impl<T> Plan<T> {
     }
 }
 
-struct View {
+struct Observation {
     now: Now,
     lifetime: Lifetime,
     lease: Option<Duration>,
     next_fencing_token: u64,
 }
 
-impl Observed for View {
+impl Observed for Observation {
     fn now(&self) -> Now {
         self.now
     }
@@ -82,11 +82,11 @@ impl Observed for View {
 }
 
 impl Listing {
-    /// Returns the ledger that the entries form, without outcomes.
+    /// Returns the ledger that the entries form, without the history.
     pub fn ledger(&self, fencing: Fencing) -> Ledger {
         let mut ledger = Ledger::default();
-        ledger.fencing_token = self.beside.value.fencing_token;
-        ledger.success = self.beside.value.success.clone();
+        ledger.fencing_token = self.metadata.value.fencing_token;
+        ledger.success = self.metadata.value.success.clone();
         // A new ticket must not be the order of an entry.
         ledger.ticket = self.revision;
         for entry in &self.entries {
@@ -173,20 +173,20 @@ pub fn plan<T>(
     listing: &Listing,
     terms: Terms,
     purpose: &Purpose,
-    decide: impl Fn(&mut Ledger, &dyn Observed) -> Step<T>,
+    decide: impl Fn(&mut Ledger, &dyn Observed) -> Decision<T>,
 ) -> Option<Plan<T>> {
     let mut after = listing.ledger(terms.fencing);
     let fencing_before = after.fencing_token;
     let own = own_order(&after, purpose).filter(|_| terms.fencing == Fencing::Order);
     let next_fencing_token = own.unwrap_or(listing.revision.saturating_add(1));
     let Terms { lifetime, has_joined, .. } = terms;
-    let view = View { now: listing.now, lifetime, lease: listing.lease, next_fencing_token };
-    let (value, effect, watch) = match decide(&mut after, &view) {
-        Step::Done { value, effect, watch } => (value, effect, watch),
-        Step::Exhausted => return None,
-        Step::PassGate(_) => unreachable!("only a store with native locks has a gate"),
+    let observation = Observation { now: listing.now, lifetime, lease: listing.lease, next_fencing_token };
+    let (value, effect, watch) = match decide(&mut after, &observation) {
+        Decision::Done { value, effect, watch } => (value, effect, watch),
+        Decision::Exhausted => return None,
+        Decision::PassGate(_) => unreachable!("only a store with native locks has a gate"),
     };
-    let mut outcomes = std::mem::take(&mut after.outcomes);
+    let mut records = std::mem::take(&mut after.history);
     let holders_before = || listing.entries.iter().flat_map(|entry| &entry.value.holders);
     let tokens: HashSet<&str> = holders_before().map(|holder| holder.token.as_str()).collect();
     let is_new =
@@ -196,24 +196,24 @@ pub fn plan<T>(
     let is_regular = grant.as_ref().is_some_and(|(_, fencing)| *fencing == next_fencing_token);
     let granted = grant.as_ref().filter(|_| is_regular).map(|(token, _)| token.as_str());
     let mut writes = Vec::new();
-    let Entry { version, value: mut beside, .. } = listing.beside.clone();
-    beside.success = after.success.clone();
+    let Entry { version, value: mut metadata, .. } = listing.metadata.clone();
+    metadata.success = after.success.clone();
     match grant.as_ref() {
-        // This document assigns the tokens until the store has caught up: it has lost revisions, or readers have tokens
+        // The metadata assigns the tokens until the store has caught up: it has lost revisions, or readers have tokens
         // that are larger than the order of the claim.
-        Some((_, fencing)) if !is_regular => beside.fencing_token = *fencing,
-        None if after.fencing_token > fencing_before => beside.fencing_token = after.fencing_token,
+        Some((_, fencing)) if !is_regular => metadata.fencing_token = *fencing,
+        None if after.fencing_token > fencing_before => metadata.fencing_token = after.fencing_token,
         _ => {}
     }
-    if !terms.records_apart {
-        for (at, record) in std::mem::take(&mut outcomes) {
-            outcomes::append(&mut beside.outcomes, at, record);
+    if !terms.adds_records_later {
+        for (at, record) in std::mem::take(&mut records) {
+            history::append(&mut metadata.history, at, record);
         }
     }
-    let unwritten = listing.unreadable.filter(|_| beside.success != listing.beside.value.success);
-    if beside != listing.beside.value && listing.unreadable.is_none() {
-        beside.fencing_token = beside.fencing_token.max(fencing_before);
-        writes.push(Write::Swap { order: BESIDE, version, value: beside, lease: None });
+    let unwritten = listing.unreadable.filter(|_| metadata.success != listing.metadata.value.success);
+    if metadata != listing.metadata.value && listing.unreadable.is_none() {
+        metadata.fencing_token = metadata.fencing_token.max(fencing_before);
+        writes.push(Write::Swap { order: METADATA, version, value: metadata, lease: None });
     }
     let length = |ends: Option<Duration>| ends.map(|ends| ends.saturating_sub(listing.now.clock));
     if let Purpose::Claim(claim) = purpose {
@@ -230,7 +230,7 @@ pub fn plan<T>(
             let lease = length(take_lease(&mut new));
             let is_alone = listing.entries.is_empty() && !new.holders.is_empty();
             let alone = is_alone.then(|| to_store(new, granted));
-            writes.push(Write::Create { alone, waiting: waiting(claim, &view), lease });
+            writes.push(Write::Create { alone, waiting: waiting(claim, &observation), lease });
         }
     }
     let holders = by_order(&after.holders, |holder| holder.family);
@@ -270,7 +270,7 @@ pub fn plan<T>(
         fencing_token: grant.as_ref().map(|(_, fencing)| *fencing),
         is_granted_by_revision: is_regular && own.is_none(),
         watch: watch.collect(),
-        outcomes,
+        records,
         unwritten: unwritten.map(|unreadable| unreadable.to_string()),
     })
 }
@@ -285,9 +285,9 @@ fn own_order(ledger: &Ledger, purpose: &Purpose) -> Option<u64> {
 }
 
 /// Returns the entry of a claim that waits.
-fn waiting(claim: &Claim, view: &View) -> Ledger {
+fn waiting(claim: &Claim, observation: &Observation) -> Ledger {
     let mut waiting = Ledger::default();
-    queue::join_queue(&mut waiting, claim, view);
+    queue::join_queue(&mut waiting, claim, observation);
     take_lease(&mut waiting);
     to_store(waiting, None)
 }

@@ -2,7 +2,6 @@
 //! or close the connection before the client can read why.
 
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,14 +12,16 @@ use tokio_rustls::rustls::sign::CertifiedKey;
 use tokio_rustls::rustls::{AlertDescription, ClientConfig, ConfigBuilder, Error, SignatureScheme};
 
 use super::verifier::expired;
-use super::{TlsSettings, certificates, date, read, unusable};
+use super::{Pem, TlsSettings, Words, certificates, date, unusable};
 use crate::backend::StoreError;
+use crate::backend::net::failure::CLOSED;
 
 /// The client certificate of one session.
 #[derive(Debug)]
 pub(in super::super) struct Identity {
-    /// The file of the certificate.
-    file: Option<PathBuf>,
+    /// The certificate.
+    certificate: Option<Pem>,
+    words: Words,
     /// The server has requested a certificate, and there was none.
     requested: Arc<AtomicBool>,
 }
@@ -34,7 +35,11 @@ impl Identity {
         settings: &TlsSettings,
         builder: ConfigBuilder<ClientConfig, WantsClientCert>,
     ) -> Result<(ClientConfig, Identity), StoreError> {
-        let identity = Identity { file: settings.cert_file.clone(), requested: Arc::default() };
+        let identity = Identity {
+            certificate: settings.cert_file.clone(),
+            words: settings.words,
+            requested: Arc::default(),
+        };
         let (Some(cert), Some(key)) = (&settings.cert_file, &settings.key_file) else {
             let resolver = Arc::new(NoCertificate(identity.requested.clone()));
             return Ok((builder.with_client_cert_resolver(resolver), identity));
@@ -43,13 +48,13 @@ impl Identity {
         if let Some(end) = chain.first().and_then(expired) {
             return Err(unusable(cert, &format!("the certificate expired on {}: renew it", date(end))));
         }
-        let secret = PrivateKeyDer::from_pem_slice(&read(key)?).map_err(|error| match error {
+        let secret = PrivateKeyDer::from_pem_slice(&key.read()?).map_err(|error| match error {
             pem::Error::NoItemsFound => unusable(key, &"no unencrypted private key in it"),
             error => unusable(key, &error),
         })?;
         let config = builder.with_client_auth_cert(chain, secret).map_err(|error| match error {
             Error::InconsistentKeys(_) => {
-                unusable(key, &format!("this key does not fit the certificate {}", cert.display()))
+                unusable(key, &format!("this key does not fit the certificate {cert}"))
             }
             error => unusable(cert, &error),
         })?;
@@ -67,7 +72,7 @@ impl Identity {
             // The alert of OpenSSL in TLS 1.2 if the client presents none.
             Alert::HandshakeFailure => self.was_requested(),
             // The server has an authority of this name with another key.
-            Alert::DecryptError => self.file.is_some(),
+            Alert::DecryptError => self.certificate.is_some(),
             Alert::BadCertificate
             | Alert::UnsupportedCertificate
             | Alert::CertificateRevoked
@@ -78,28 +83,27 @@ impl Identity {
             _ => false,
         };
         is_about_client.then(|| {
-            StoreError::Denied(match &self.file {
-                None => format!("TLS: {REQUIRED} ({alert:?})"),
-                Some(file) => {
-                    format!("TLS: the server does not accept our certificate {} ({alert:?})", file.display())
-                }
+            StoreError::Denied(match &self.certificate {
+                None => format!("TLS: {} ({alert:?})", self.required()),
+                Some(pem) => format!("TLS: the server does not accept our certificate {pem} ({alert:?})"),
             })
         })
     }
 
     /// Returns the error if the server closed the connection before it sent anything.
     pub(in super::super) fn closed_early(&self) -> Option<StoreError> {
-        self.was_requested().then(|| {
-            StoreError::unanswered(format!("the server closed the connection: {REQUIRED}, it seems"))
-        })
+        self.was_requested()
+            .then(|| StoreError::unanswered(format!("{CLOSED}: {}, it seems", self.required())))
+    }
+
+    fn required(&self) -> String {
+        format!("the server requires a client certificate, {}", self.words.certificate)
     }
 
     fn was_requested(&self) -> bool {
         self.requested.load(Ordering::Relaxed)
     }
 }
-
-const REQUIRED: &str = "the server requires a client certificate, cert_file= and key_file=";
 
 /// A client without a certificate.
 #[derive(Debug)]

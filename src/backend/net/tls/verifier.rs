@@ -16,7 +16,7 @@ use tokio_rustls::rustls::{
     CertificateError, DigitallySignedStruct, Error, OtherError, RootCertStore, SignatureScheme,
 };
 
-use super::{TlsSettings, certificates, date, unusable};
+use super::{Pem, TlsSettings, Words, certificates, date, unusable};
 use crate::backend::StoreError;
 
 /// Trusts the authorities of the system or of `ca_file`, and each certificate in `ca_file` if a server presents it as
@@ -49,7 +49,7 @@ impl Verifier {
         }
         let (roots, own, expired) = match &settings.ca_file {
             None => (system_roots()?, Vec::new(), None),
-            Some(path) => read_authorities(path)?,
+            Some(pem) => read_authorities(pem, settings.words)?,
         };
         Ok((Verifier { roots: Some(roots), own, any_name: settings.any_name, algorithms }, expired))
     }
@@ -65,7 +65,7 @@ fn system_roots() -> Result<Arc<RootCertStore>, StoreError> {
     if let Some(path) = std::env::var_os("SSL_CERT_FILE")
         && std::fs::metadata(&path).is_ok_and(|metadata| !metadata.is_file())
     {
-        return Err(unusable(Path::new(&path), &"SSL_CERT_FILE is not a regular file"));
+        return Err(unusable(&Path::new(&path).display(), &"SSL_CERT_FILE is not a regular file"));
     }
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
@@ -80,23 +80,22 @@ fn system_roots() -> Result<Arc<RootCertStore>, StoreError> {
 type Authorities = (Arc<RootCertStore>, Vec<CertificateDer<'static>>, Option<UnixTime>);
 
 /// Reads `ca_file`: its authorities, the same in their original form, and when the last of the expired ones expired.
-fn read_authorities(path: &Path) -> Result<Authorities, StoreError> {
+fn read_authorities(pem: &Pem, words: Words) -> Result<Authorities, StoreError> {
     let (mut roots, mut valid, mut latest) = (RootCertStore::empty(), Vec::new(), None);
-    for certificate in certificates(path)? {
+    for certificate in certificates(pem)? {
         // The verifier uses only the key of an authority (RFC 5280, section 6.1.1 d): an expired authority is not
         // trusted.
         if let Some(end) = expired(&certificate) {
             latest = latest.max(Some(end));
             continue;
         }
-        roots.add(certificate.clone()).map_err(|error| unusable(path, &error))?;
+        roots.add(certificate.clone()).map_err(|error| unusable(pem, &error))?;
         valid.push(certificate);
     }
     match latest {
         Some(end) if valid.is_empty() => {
-            let text =
-                format!("the certificate expired on {}: name a valid authority with ca_file=", date(end));
-            Err(unusable(path, &text))
+            let (end, by) = (date(end), words.authorities);
+            Err(unusable(pem, &format!("the certificate expired on {end}: name a valid authority with {by}")))
         }
         _ => Ok((Arc::new(roots), valid, latest)),
     }
@@ -217,7 +216,7 @@ mod tests {
         let params = CertificateParams::new(vec!["elsewhere.example".to_owned()]).expect("parameters");
         let key = KeyPair::generate().expect("a key");
         let certificate = params.signed_by(&key, &issuer).expect("a certificate");
-        let ca_file = Some(file.path().to_owned());
+        let ca_file = Some(Pem::File(file.path().to_owned()));
         let settings = TlsSettings { ca_file, any_name, ..TlsSettings::default() };
         let (verifier, _) = Verifier::new(&settings, &ring::default_provider()).expect("a verifier");
         let name = ServerName::try_from("db.example").expect("a name");

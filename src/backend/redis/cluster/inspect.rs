@@ -49,18 +49,14 @@ impl RedisStore {
     /// # Errors
     /// It cannot be determined.
     pub async fn server_of(&mut self, lock: &str) -> Result<Address, StoreError> {
-        if !self.location.is_cluster() {
-            return self.route.find(&self.location).await;
+        if self.location.is_cluster() {
+            let exists = redis::cmd("EXISTS").arg(lock).clone();
+            if self.connect().await.is_ok() {
+                let _ = self.request_one(lock, exists).await;
+            }
+            self.connection = None;
         }
-        let exists = redis::cmd("EXISTS").arg(lock).clone();
-        if self.connect().await.is_ok() {
-            let _ = self.request_each(&[(lock.to_owned(), exists)], RequestOptions::default()).await;
-        }
-        self.connection = None;
-        match &self.route {
-            Route::Cluster(nodes) => Ok(nodes.current().clone()),
-            Route::Fixed(_) | Route::Sentinel(_) => Err(nonsense()),
-        }
+        self.route.find(&self.location).await
     }
 
     /// Returns the indexes of this kind that exist, of all slots.

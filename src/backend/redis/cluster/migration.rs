@@ -17,7 +17,7 @@ use std::time::Duration;
 use redis::{Cmd, Value};
 
 use super::super::connection::{CommandReply, RequestOptions, value_of};
-use super::super::keys::Keys;
+use super::super::keys::{Keys, SIDES};
 use super::super::recipe::Recipe;
 use super::super::reply::{nonsense, number, revocation, text};
 use super::super::route::Route;
@@ -34,21 +34,9 @@ const IS_DESCRIBED: &str = "redis.call('HGET', KEYS[1], 'value') == ARGV[1]";
 impl RedisStore {
     /// Whether the current node, which does not have the lock itself any more, still has another of its keys.
     pub(super) async fn has_remaining_keys(&mut self, keys: &Keys, token: &str) -> Result<bool, StoreError> {
-        let member = format!("{}{token}", keys.members);
-        let all = [
-            &keys.holder,
-            &keys.fencing,
-            &keys.queue,
-            &keys.waiters,
-            &keys.ends,
-            &keys.vacant,
-            &keys.slot_waiters,
-            &keys.history,
-            &keys.missed,
-            &keys.index,
-            &member,
-        ];
-        let commands = all.map(|key| redis::cmd("EXISTS").arg(key).clone());
+        let all = SIDES.map(|kind| keys.side(kind)).into_iter();
+        let all = all.chain([keys.fencing(), keys.index.clone(), keys.member(token)]);
+        let commands: Vec<Cmd> = all.map(|key| redis::cmd("EXISTS").arg(key).clone()).collect();
         let mut connection = self.take_connection()?;
         let replies = connection.request_all(&keys.lock, &commands, RequestOptions::default()).await?;
         self.connection = Some(connection);
@@ -63,12 +51,13 @@ impl RedisStore {
     /// same hold.
     pub async fn renew_by_key(&mut self, claim: &Claim, lease: Duration) -> Result<Renewal, StoreError> {
         let (keys, token) = (self.keys(&claim.name), claim.token.reveal());
+        let holder = keys.side("holder");
         let is_owner = if self.location.recipe == Recipe::Redisson { IS_FIELD } else { IS_TEXT };
         let commands = [
             extend(is_owner, &keys.lock, token, lease),
-            extend(IS_DESCRIBED, &keys.holder, token, lease),
-            extend("true", &format!("{}{token}", keys.members), token, lease),
-            redis::cmd("HGET").arg(&keys.holder).arg(format!("r:{token}")).clone(),
+            extend(IS_DESCRIBED, &holder, token, lease),
+            extend("true", &keys.member(token), token, lease),
+            redis::cmd("HGET").arg(&holder).arg(format!("r:{token}")).clone(),
         ];
         let slot = slot_of_key(&keys.lock);
         let requests = commands.map(|command| (slot, command));

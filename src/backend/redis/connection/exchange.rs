@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::{Connection, MAX_LONG_REPLY_SIZE, MAX_REPLY_SIZE, has_name, server_error};
-use crate::backend::net::Protocol;
+use crate::backend::net::{self, CLOSED, Protocol};
 use crate::backend::redis::errors::shortened;
 use crate::backend::redis::redirect::Asking;
 use crate::backend::{StoreError, io_text};
@@ -29,20 +29,12 @@ pub struct ReplyLimit {
 }
 
 impl Connection {
-    /// Sends commands in one write, then reads as many replies, unchanged. The handshake must be complete.
+    /// Sends commands in one write, then reads as many replies, unchanged; with one more command after them, whose
+    /// reply is not read. The handshake must be complete.
     ///
     /// # Errors
     /// The connection is broken.
     pub async fn exchange(
-        &mut self,
-        first: &[Cmd],
-        command: &Cmd,
-    ) -> Result<(Vec<Value>, Value), StoreError> {
-        self.exchange_with_trailing(first, command, None).await
-    }
-
-    /// The same, with one more command after them, whose reply is not read.
-    pub(super) async fn exchange_with_trailing(
         &mut self,
         first: &[Cmd],
         command: &Cmd,
@@ -89,9 +81,7 @@ impl Connection {
             match self.checked(arrived).await? {
                 Value::Push { kind, data } => self.note_push(&kind, &data),
                 _ if self.pending_replies > 0 => self.pending_replies -= 1,
-                _ => {
-                    return Err(StoreError::unanswered("the server sent more than was requested"));
-                }
+                _ => return Err(net::unrequested()),
             }
         }
     }
@@ -116,7 +106,7 @@ impl Connection {
     /// The connection is broken.
     pub async fn exchange_long(&mut self, command: &Cmd) -> Result<Value, StoreError> {
         self.max_reply_size = MAX_LONG_REPLY_SIZE;
-        let reply = self.exchange(&[], command).await;
+        let reply = self.exchange(&[], command, None).await;
         self.max_reply_size = MAX_REPLY_SIZE;
         reply.map(|(_, reply)| reply)
     }
@@ -140,7 +130,7 @@ impl Connection {
         self.usable = false;
         let reply = match self.read_pending().await? {
             Some(reply) => reply,
-            None => self.exchange(&[], command).await?.1,
+            None => self.exchange(&[], command, None).await?.1,
         };
         self.usable = true;
         Ok(reply)
@@ -202,11 +192,9 @@ impl Connection {
             // Some proxies close the connection on an unknown command. Servers may crash instead, so this is no reason
             // to fall back from RESP3.
             _ if error.is_connection_dropped() && self.no_reply_yet && self.pushes => {
-                "the server closed the connection without a reply (for a proxy that does not support HELLO: \
-                 protocol=resp2)"
-                    .to_owned()
+                format!("{CLOSED} without a reply (for a proxy that does not support HELLO: protocol=resp2)")
             }
-            _ if error.is_connection_dropped() => "the server closed the connection".to_owned(),
+            _ if error.is_connection_dropped() => CLOSED.to_owned(),
             _ => format!("cannot read: {}", shortened(&error.to_string())),
         };
         Err(self.why_ended().await.unwrap_or_else(|| StoreError::unanswered(why)))

@@ -7,6 +7,7 @@ use super::{Connection, has_name, server_error};
 use crate::backend::StoreError;
 use crate::backend::net::Address;
 use crate::backend::redis::errors::{describe, is_cluster_disabled, refusal};
+use crate::backend::redis::location::Location;
 use crate::backend::redis::reply::text;
 
 /// What a connection has to send first, together with the first request.
@@ -19,14 +20,40 @@ pub(super) struct Handshake {
     pub(super) verify_kind: Option<Address>,
 }
 
+impl Handshake {
+    /// Returns the handshake with a server that stores locks, whose kind is not verified.
+    pub(super) fn of(location: &Location, password: Option<String>) -> Handshake {
+        let (username, database) = (location.username().map(str::to_owned), location.database);
+        Handshake { username, password, database, hello: location.resp3, verify_kind: None }
+    }
+}
+
 impl Connection {
-    pub(super) async fn handshake_and_request(
+    /// Sends several commands in one write, after the handshake if it is due, and one more that is not waited for.
+    /// Returns the replies unchanged, even if they are errors: those to `options`, none if the server has rejected
+    /// RESP3, and that to the command.
+    ///
+    /// # Errors
+    /// The handshake was rejected, or the connection is broken.
+    pub(super) async fn exchange_greeted(
         &mut self,
-        handshake: Handshake,
-        options: Vec<Cmd>,
+        options: &[Cmd],
         command: &Cmd,
         trailing: Option<&Cmd>,
-    ) -> Result<Value, StoreError> {
+    ) -> Result<(Vec<Value>, Value), StoreError> {
+        match self.handshake.take() {
+            Some(handshake) => self.handshake_and_request(handshake, options, command, trailing).await,
+            None => self.exchange(options, command, trailing).await,
+        }
+    }
+
+    async fn handshake_and_request(
+        &mut self,
+        handshake: Handshake,
+        options: &[Cmd],
+        command: &Cmd,
+        trailing: Option<&Cmd>,
+    ) -> Result<(Vec<Value>, Value), StoreError> {
         let mut first = Vec::new();
         if handshake.hello {
             first.push(hello(&handshake));
@@ -34,7 +61,7 @@ impl Connection {
             first.push(auth);
         }
         if handshake.database != 0 {
-            first.push(select(handshake.database));
+            first.push(redis::cmd("SELECT").arg(handshake.database).clone());
         }
         // With RESP3 the reply to HELLO, which needs no permission, contains the kind of the server.
         let checks_membership = !handshake.hello && self.follows_redirects && handshake.verify_kind.is_some();
@@ -43,8 +70,8 @@ impl Connection {
         }
         let own_count = first.len();
         let subscribes = options.iter().any(|option| has_name(option, b"SUBSCRIBE"));
-        first.extend(options);
-        let (replies, reply) = self.exchange_with_trailing(&first, command, trailing).await?;
+        first.extend_from_slice(options);
+        let (mut replies, reply) = self.exchange(&first, command, trailing).await?;
         let hello_refused = handshake.hello.then(|| server_error(&replies[0])).flatten();
         if let Some(error) = hello_refused {
             match error.code() {
@@ -65,42 +92,40 @@ impl Connection {
             if handshake.password.is_none() {
                 self.check(&handshake, &first[1..own_count], &replies[1..own_count])?;
                 if let Some(server) = handshake.verify_kind.as_ref().filter(|_| self.follows_redirects) {
-                    let (_, member_reply) = self.exchange(&[], &member()).await?;
+                    let (_, member_reply) = self.exchange(&[], &member(), None).await?;
                     self.check_member(server, &member_reply)?;
                 }
-                return Ok(reply);
+                return Ok((Vec::new(), reply));
             }
             // The password was sent with HELLO. If the request was executed nevertheless, sending it again changes
             // nothing.
             let plain = Handshake { hello: false, ..handshake };
-            return Box::pin(self.handshake_and_request(plain, Vec::new(), command, trailing)).await;
+            return Box::pin(self.handshake_and_request(plain, &[], command, trailing)).await;
         }
         if let Some(server) = handshake.verify_kind.as_ref().filter(|_| handshake.hello) {
             self.check_mode(server, mode(&replies[0])).await?;
         }
         self.check(&handshake, &first[..own_count], &replies[..own_count])?;
-        self.note_options(&first[own_count..], &replies[own_count..]);
-        Ok(reply)
+        Ok((replies.split_off(own_count), reply))
     }
 
-    /// Sends several requests in one round trip, with the handshake if it is due. Returns their replies unchanged, even
-    /// if they are errors. For connections without pushes.
+    /// Sends several requests in one round trip. See [`Connection::exchange_greeted`]. For connections without pushes.
     ///
     /// # Errors
     /// The handshake was rejected, or the connection is broken.
     pub async fn request_all_raw(&mut self, commands: &[Cmd]) -> Result<Vec<Value>, StoreError> {
         let Some((last, others)) = commands.split_last() else { return Ok(Vec::new()) };
-        let handshake = self.handshake.take();
-        let mut first: Vec<Cmd> = handshake.as_ref().and_then(auth).into_iter().collect();
-        let own_count = first.len();
-        first.extend_from_slice(others);
-        let (mut replies, reply) = self.exchange(&first, last).await?;
-        if let Some(handshake) = handshake {
-            self.check(&handshake, &first[..own_count], &replies[..own_count])?;
-        }
-        replies.drain(..own_count);
+        let (mut replies, reply) = self.exchange_greeted(others, last, None).await?;
         replies.push(reply);
         Ok(replies)
+    }
+
+    /// Sends one request in the same way.
+    ///
+    /// # Errors
+    /// The handshake was rejected, or the connection is broken.
+    pub async fn request_raw(&mut self, command: &Cmd) -> Result<Value, StoreError> {
+        self.exchange_greeted(&[], command, None).await.map(|(_, reply)| reply)
     }
 
     /// Checks that the handshake succeeded, so that the reply to the request is valid.
@@ -132,7 +157,7 @@ impl Connection {
             )),
             // Some nodes report `standalone` nevertheless, but they have a node id.
             Some("standalone") if self.follows_redirects => {
-                match server_error(&self.exchange(&[], &member()).await?.1) {
+                match server_error(&self.exchange(&[], &member(), None).await?.1) {
                     Some(_) => self.fail(not_a_node(server)),
                     None => Ok(()),
                 }
@@ -189,8 +214,4 @@ fn auth(handshake: &Handshake) -> Option<Cmd> {
     }
     command.arg(password);
     Some(command)
-}
-
-fn select(database: u32) -> Cmd {
-    redis::cmd("SELECT").arg(database).clone()
 }

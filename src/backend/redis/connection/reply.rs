@@ -4,9 +4,7 @@ use redis::Value;
 
 use super::{Connection, server_error};
 use crate::backend::StoreError;
-use crate::backend::redis::errors::{
-    DeniedRight, DependentRole, describe, is_no_script, is_resharding, refusal,
-};
+use crate::backend::redis::errors::{DependentRole, Lack, describe, is_no_script, is_resharding, refusal};
 use crate::backend::redis::redirect::Redirect;
 
 /// The outcome of a request.
@@ -36,7 +34,7 @@ impl Connection {
         with_handshake: bool,
     ) -> Result<CommandReply, StoreError> {
         self.role = server_error(&reply).and_then(DependentRole::of);
-        self.lacks_key = server_error(&reply).and_then(DeniedRight::of) == Some(DeniedRight::Key);
+        self.lacks_key = server_error(&reply).and_then(Lack::of) == Some(Lack::Key);
         let Value::ServerError(error) = reply else { return Ok(CommandReply::Value(reply)) };
         if is_no_script(&error) {
             self.accepts_evalsha &= error.code() == "NOSCRIPT";

@@ -1,14 +1,21 @@
 //! The answers of one server to the questions that every store answers.
 
-use redis::Value;
+use std::collections::HashMap;
 
-use super::super::reply::{number, text};
+use redis::{Value, from_redis_value_ref};
+
+use super::super::reply::number;
 use super::Info;
-use crate::backend::diagnosis::Answer;
+use crate::backend::diagnosis::{Answer, one_ttl};
 
 /// Leases are set by `PX`, and a waiter tries again when that of the holder has ended.
-pub const LEASE_CLOCK: &str = "in steps of 1ms; the lock of a crashed holder is free at most one --ttl (30s unless set) \
-                               after its last renewal, plus 1s for each crashed waiter ahead";
+pub fn lease_clock() -> String {
+    let ttl = one_ttl();
+    format!(
+        "in steps of 1ms; the lock of a crashed holder is free {ttl} after its last renewal, plus 1s for each crashed waiter \
+         ahead"
+    )
+}
 
 /// Answers whether this server can lose a lock that it has granted.
 pub(super) fn losses(info: &Info) -> Answer {
@@ -43,12 +50,6 @@ pub(super) fn losses(info: &Info) -> Answer {
 
 /// Returns the identifier of the session in the reply to `HELLO`.
 pub(super) fn session_of(reply: &Value) -> Option<i64> {
-    let is_id = |name: &Value| text(Some(name)) == Some("id");
-    match reply {
-        Value::Map(pairs) => pairs.iter().find(|(name, _)| is_id(name)).and_then(|(_, id)| number(Some(id))),
-        Value::Array(values) => {
-            values.chunks_exact(2).find(|pair| is_id(&pair[0])).and_then(|pair| number(Some(&pair[1])))
-        }
-        _ => None,
-    }
+    let fields: HashMap<String, Value> = from_redis_value_ref(reply).ok()?;
+    number(fields.get("id"))
 }

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use redis::Value;
+use redis::{Value, from_redis_value_ref};
 
-use super::super::reply::text;
 use crate::backend::StoreError;
 use crate::backend::diagnosis::{Finding, short};
 use crate::clock::{Moment, wall_micros};
@@ -68,9 +67,8 @@ pub async fn read(
 
 /// Returns the time in the reply to `TIME`, in microseconds since 1970.
 fn time_of(reply: &Value) -> Option<u64> {
-    let Value::Array(parts) = reply else { return None };
-    let part = |index: usize| text(parts.get(index))?.parse::<u64>().ok();
-    part(0)?.checked_mul(1_000_000)?.checked_add(part(1)?)
+    let (seconds, micros): (u64, u64) = from_redis_value_ref(reply).ok()?;
+    seconds.checked_mul(1_000_000)?.checked_add(micros)
 }
 
 #[cfg(test)]

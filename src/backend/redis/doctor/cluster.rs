@@ -9,7 +9,8 @@ use super::super::slot::SLOTS;
 use super::rights::{NO_ASKING, NO_NODES};
 use super::{Examiner, Info, setting_of};
 use crate::backend::StoreError;
-use crate::backend::diagnosis::Finding;
+use crate::backend::diagnosis::{Finding, no_lock};
+use crate::exit::FailureKind;
 
 /// With fewer masters a cluster cannot promote a replica when a master fails (cluster-tutorial).
 const FEWEST_MASTERS: usize = 3;
@@ -33,7 +34,7 @@ impl Examiner<'_> {
             self.found(Finding::problem(
                 "cluster",
                 format!("the server is not a node of a Redis Cluster ({})", describe(error)),
-                "no lock can be taken: dlock run ends with 78",
+                no_lock(FailureKind::Config),
                 "use redis:// for one server, redlock:// for several independent servers",
             ));
             return Ok(false);
@@ -76,7 +77,11 @@ fn state(info: &Info, full_coverage: Option<&str>) -> Finding {
         false => Finding::problem(
             "cluster",
             format!("{found}{coverage}"),
-            "locks whose slot is not served cannot be acquired or renewed: dlock run ends with 69 or 76",
+            format!(
+                "locks whose slot is not served cannot be acquired or renewed: dlock run ends with {} or {}",
+                FailureKind::Unavailable as u8,
+                FailureKind::Lost as u8
+            ),
             "see CLUSTER NODES for the nodes that failed, and redis-cli --cluster check",
         ),
     }

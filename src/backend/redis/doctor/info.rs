@@ -3,16 +3,17 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use redis::Value;
+use redis::{InfoDict, Value, from_redis_value_ref};
 
 use super::super::reply::text;
-use crate::backend::diagnosis::Finding;
+use crate::backend::diagnosis::{Finding, no_lock};
 use crate::duration::show;
+use crate::exit::FailureKind;
 
 /// The fields of `INFO`, and those settings (`CONFIG GET`) that this user may see.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Info {
-    fields: HashMap<String, String>,
+    fields: InfoDict,
     settings: HashMap<&'static str, String>,
 }
 
@@ -30,17 +31,8 @@ const QUIET: u64 = 30;
 impl Info {
     /// Reads a reply to `INFO`, or to another command with such a reply.
     pub fn of(reply: &Value) -> Info {
-        Info::read(match reply {
-            Value::VerbatimString { text, .. } => text,
-            other => text(Some(other)).unwrap_or_default(),
-        })
-    }
-
-    /// Reads the `name:value` lines; other lines are headings.
-    pub(super) fn read(text: &str) -> Info {
-        let fields = text.lines().filter_map(|line| line.trim_end().split_once(':'));
-        let fields = fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-        Info { fields, settings: HashMap::new() }
+        let text: String = from_redis_value_ref(reply).unwrap_or_default();
+        Info { fields: InfoDict::new(&text), settings: HashMap::new() }
     }
 
     pub(super) fn set(&mut self, name: &'static str, value: String) {
@@ -48,7 +40,7 @@ impl Info {
     }
 
     pub fn field(&self, name: &str) -> Option<&str> {
-        self.fields.get(name).map(String::as_str)
+        text(self.fields.find(&name))
     }
 
     pub(super) fn number(&self, name: &str) -> Option<u64> {
@@ -115,7 +107,7 @@ impl Info {
                 Finding::problem(
                     "role",
                     format!("a replica of {}", master.as_deref().unwrap_or("another server")),
-                    "it does not accept writes: no lock can be taken (dlock run ends with 69)",
+                    format!("it does not accept writes: {}", no_lock(FailureKind::Unavailable)),
                     match master {
                         Some(master) => format!("name the master, {master}"),
                         None => "name the master".to_owned(),
@@ -169,7 +161,7 @@ impl Info {
             Finding::problem(
                 "replicas",
                 format!("{count} are connected, and wait_replicas={wanted} have to confirm a lock"),
-                "no lock can be taken: dlock run ends with 69",
+                no_lock(FailureKind::Unavailable),
                 "start more replicas, or set wait_replicas lower",
             )
         })
@@ -180,7 +172,7 @@ impl Info {
             Finding::problem(
                 "cluster",
                 "the server is a node of a Redis Cluster",
-                "locks whose slot is on another node cannot be taken (MOVED, dlock run ends with 78)",
+                format!("for locks whose slot is on another node (MOVED), {}", no_lock(FailureKind::Config)),
                 "use redis-cluster:// (rediss-cluster:// with TLS)",
             )
         })
@@ -237,7 +229,10 @@ impl Info {
         Some(Finding::warning(
             "memory",
             found,
-            "when it is full, no lock can be taken any more (OOM, dlock run ends with 69); held locks are still renewed",
+            format!(
+                "when it is full (OOM), {}; held locks are still renewed",
+                no_lock(FailureKind::Unavailable)
+            ),
             "raise maxmemory, or remove what is not needed",
         ))
     }
@@ -328,7 +323,7 @@ fn sentinel() -> Finding {
     Finding::problem(
         "role",
         "a Sentinel",
-        "it monitors servers and stores no keys: no lock can be taken",
+        format!("it monitors servers and stores no keys: {}", no_lock(FailureKind::Config)),
         "name the server that it monitors (SENTINEL MASTERS shows it)",
     )
 }
@@ -348,7 +343,7 @@ mod tests {
 
     fn level_of(check: &str, fields: &[(&str, &str)], settings: &[(&'static str, &str)]) -> Option<Level> {
         let text: String = fields.iter().map(|(name, value)| format!("{name}:{value}\r\n")).collect();
-        let mut info = Info::read(&format!("# Server\r\n{text}"));
+        let mut info = Info::of(&Value::SimpleString(format!("# Server\r\n{text}")));
         for (name, value) in settings {
             info.set(name, (*value).to_owned());
         }

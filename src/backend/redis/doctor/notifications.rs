@@ -27,10 +27,10 @@ impl Examiner<'_> {
             self.found(Finding::warning("notifications", found, consequence, remedy));
             return Ok(());
         }
-        let channel = format!("{}{}", keys.channels, token.reveal());
+        let channel = keys.channel(token.reveal());
         let publish = redis::cmd("PUBLISH").arg(&channel).arg("hello").clone();
         let (replies, received) =
-            self.connection.exchange(&[tracking(), subscribe(&channel)], &publish).await?;
+            self.connection.exchange(&[tracking(), subscribe(&channel)], &publish, None).await?;
         let [tracked, subscribed] = replies.as_slice() else { return Ok(()) };
         let missing = [
             self.optional.note("CLIENT TRACKING", "", NO_TRACKING, tracked),

@@ -3,8 +3,8 @@
 use redis::{Cmd, Value};
 
 use super::super::connection::{CommandReply, RequestOptions, server_error};
-use super::super::errors::{DeniedRight, is_unknown_command};
-use super::super::keys::{Keys, RESERVED};
+use super::super::errors::Lack;
+use super::super::keys::{HISTORY, Keys, RESERVED};
 use super::super::recipe::Recipe;
 use super::super::reply::{LockReply, Outcome, nonsense, read};
 use super::super::rights::{MissingRights, user};
@@ -13,7 +13,8 @@ use super::super::store::RedisStore;
 use super::{Examiner, refusing};
 use crate::backend::StoreError;
 use crate::backend::diagnosis::Finding;
-use crate::backend::race::{self, CLIENTS, SCRATCH_LIFE, scratch_claim};
+use crate::backend::race::{self, SCRATCH_LIFE};
+use crate::exit::FailureKind;
 use crate::lock::{LockName, Token};
 
 /// The digest of `return 1`.
@@ -26,7 +27,7 @@ pub(super) const NO_TRACKING: &str =
 pub(super) const NO_INFO: &str =
     "whether the server evicts keys, persists them, or is a replica is unknown, also to dlock run";
 pub(super) const NO_ASKING: &str = "while a slot moves to another node, its locks cannot be renewed: their commands are \
-                                    stopped (dlock run ends with 76), or do not run (77)";
+                                    stopped, or do not run";
 pub(super) const NO_NODES: &str = "only the nodes in the URL, and those that they redirect to, are known: when all of \
                                    these are down, a held lock is not renewed";
 const NO_DIGESTS: &str = "the whole script, about 20 KB, is sent with every request";
@@ -66,14 +67,10 @@ impl OptionalRights {
 
 /// Records the reply to a command. Returns whether the right is missing.
 fn note(missing: &mut MissingRights, command: &'static str, pattern: &str, reply: &Value) -> bool {
-    let Some(error) = server_error(reply) else { return false };
-    match DeniedRight::of(error) {
-        Some(right) => missing.note_denied(command, pattern.to_owned(), right),
-        None if is_unknown_command(error) => missing.note_absent(command),
-        // The wrong type, no such script: the user has the right.
-        None => return false,
-    }
-    true
+    // The wrong type, no such script: the user has the right.
+    let lack = server_error(reply).and_then(Lack::of);
+    lack.into_iter().for_each(|lack| missing.note(lack, command, pattern.to_owned()));
+    lack.is_some()
 }
 
 impl Examiner<'_> {
@@ -83,16 +80,16 @@ impl Examiner<'_> {
     /// The connection is broken.
     pub(super) async fn rights(&mut self, keys: &Keys, token: &Token) -> Result<bool, StoreError> {
         self.diagnosis.begin("rights");
-        let scratch = format!("{}{}?", keys.members, token.reveal());
+        let scratch = keys.member(token.reveal()) + "?";
         let write = redis::cmd("SET").arg(scratch).arg("x").arg("XX").clone();
         // The declared key needs both kinds of access.
         let eval = redis::cmd("EVAL").arg("return 1").arg(1).arg(&keys.lock).clone();
         let [written, evaluated] =
-            <[Value; 2]>::try_from(self.all(&[write, eval]).await?).map_err(|_| nonsense())?;
+            <[Value; 2]>::try_from(self.connection.request_all_raw(&[write, eval]).await?)
+                .map_err(|_| nonsense())?;
         let state = [&written, &evaluated].into_iter().find_map(|reply| refusing(server_error(reply)?));
         let mut needed = MissingRights::default();
-        if !note(&mut needed, "EVAL", &format!("~{}*", self.location.prefix()), &evaluated) && state.is_none()
-        {
+        if !note(&mut needed, "EVAL", &format!("~{}*", self.location.prefix), &evaluated) && state.is_none() {
             let try_rights =
                 ScriptRequest::new(Operation::TryRights { tries_rights: true }, keys, token.reveal());
             // Any other reply is left to the scratch lock.
@@ -118,17 +115,13 @@ impl Examiner<'_> {
     async fn optional_rights(&mut self, keys: &Keys) -> Result<(), StoreError> {
         self.diagnosis.begin("rights");
         // The history is a string here that expires soon, so that LPUSH cannot create a list without an expiry.
-        let first = redis::cmd("SET")
-            .arg(&keys.history)
-            .arg("x")
-            .arg("PX")
-            .arg(SCRATCH_LIFE.as_millis() as u64)
-            .clone();
-        let trials = optional_trials(keys);
+        let (history, life) = (keys.side(HISTORY), SCRATCH_LIFE.as_millis() as u64);
+        let first = redis::cmd("SET").arg(&history).arg("x").arg("PX").arg(life).clone();
+        let trials = optional_trials(keys, &history);
         let mut commands = vec![first];
         commands.extend(trials.iter().map(|OptionalTrial(.., command)| command.clone()));
-        commands.push(redis::cmd("DEL").arg(&keys.history).clone());
-        let replies = self.all(&commands).await?;
+        commands.push(redis::cmd("DEL").arg(&history).clone());
+        let replies = self.connection.request_all_raw(&commands).await?;
         for (OptionalTrial(command, pattern, consequence, _), reply) in trials.into_iter().zip(&replies[1..])
         {
             self.optional.note(command, pattern, consequence, reply);
@@ -143,8 +136,12 @@ impl Examiner<'_> {
             self.found(Finding::problem(
                 "rights",
                 needed.found(user),
-                "locks cannot be acquired, renewed or released: dlock run ends with 77, or with 78 if the server does not know \
-                 a command",
+                format!(
+                    "locks cannot be acquired, renewed or released: dlock run ends with {}, or with {} if the server does not \
+                     know a command",
+                    FailureKind::Denied as u8,
+                    FailureKind::Config as u8
+                ),
                 needed.remedy(user),
             ));
         }
@@ -153,52 +150,42 @@ impl Examiner<'_> {
             self.found(Finding::warning("rights", optional.found(user), consequences, optional.remedy(user)));
         }
         if needed.is_empty() && optional.is_empty() && state.is_none() {
-            let prefix = self.location.prefix();
+            let prefix = &self.location.prefix;
             let found = format!("{user} has all rights needed on {prefix}* and {RESERVED}*");
             self.found(Finding::ok("rights", found));
         }
     }
 
-    /// Acquires, renews and releases a scratch lock, then removes its keys.
+    /// Tries a scratch lock, then removes its keys.
     ///
     /// # Errors
     /// The connection is broken.
     pub(super) async fn lock(
         &mut self,
-        store: &mut RedisStore,
-        name: LockName,
-        token: Token,
+        store: &RedisStore,
+        name: &LockName,
         keys: &Keys,
     ) -> Result<(), StoreError> {
-        // The name is not used again, so its fencing counter may expire soon.
-        store.counter_ttl = Some(SCRATCH_LIFE);
-        store.old_protocol |= !self.connection.pushes;
-        let claim = scratch_claim(&name, token);
-        let is_usable = race::cycle(store, &claim, self.diagnosis).await;
-        let raced = if is_usable { self.race(store, &name).await } else { Ok(()) };
-        let removals = [
-            redis::cmd("DEL").arg(&keys.fencing).clone(),
-            redis::cmd("ZREM").arg(&keys.index).arg(&keys.lock).clone(),
-        ];
-        self.all(&removals).await?;
-        raced
-    }
-
-    async fn race(&self, store: &RedisStore, name: &LockName) -> Result<(), StoreError> {
+        let old_protocol = store.old_protocol || !self.connection.pushes;
         let client = || {
             let mut client = RedisStore::new(self.location.clone());
-            client.counter_ttl = Some(SCRATCH_LIFE);
-            client.old_protocol = store.old_protocol;
+            // The name is not used again, so its fencing counter may expire soon.
+            (client.counter_ttl, client.old_protocol) = (Some(SCRATCH_LIFE), old_protocol);
             client
         };
-        let mut clients: Vec<RedisStore> = (0..CLIENTS).map(|_| client()).collect();
-        race::race(&mut clients, name, self.diagnosis).await
+        let tried = race::try_out_as(name, client, self.diagnosis).await;
+        let removals = [
+            redis::cmd("DEL").arg(keys.fencing()).clone(),
+            redis::cmd("ZREM").arg(&keys.index).arg(&keys.lock).clone(),
+        ];
+        self.connection.request_all_raw(&removals).await?;
+        tried
     }
 }
 
-fn optional_trials(keys: &Keys) -> Vec<OptionalTrial> {
+fn optional_trials(keys: &Keys, history: &str) -> Vec<OptionalTrial> {
     let command = |name: &str, arguments: &[&str]| redis::cmd(name).arg(arguments).clone();
-    let (index, history) = (keys.index.as_str(), keys.history.as_str());
+    let index = keys.index.as_str();
     let side = "~dlock#*";
     let mut trials = vec![
         OptionalTrial("EVALSHA", "", NO_DIGESTS, command("EVALSHA", &[DIGEST, "0"])),

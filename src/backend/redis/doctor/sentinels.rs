@@ -1,21 +1,24 @@
 //! The checks of the sentinels of a service, and the master that they name.
 
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use redis::Value;
-use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::backend::StoreError;
-use crate::backend::diagnosis::{Diagnosis, Finding, remedy_of};
+use crate::backend::diagnosis::{Diagnosis, Finding, no_lock, remedy_of};
 use crate::backend::net::Address;
 use crate::backend::redis::connection::server_error;
 use crate::backend::redis::errors::describe;
 use crate::backend::redis::location::Location;
 use crate::backend::redis::sentinel::Sentinels;
 use crate::backend::redis::sentinel::choice::{Opinion, agreed, latest};
-use crate::backend::redis::sentinel::query::{SentinelReply, field, items, query};
+use crate::backend::redis::sentinel::query::{SentinelReply, none_knows, query, read};
+use crate::backend::url::Host;
 use crate::duration::show;
+use crate::exit::FailureKind;
 
 /// How long a sentinel may take to reply, or to be recognized as a server of another kind. A sentinel that hangs is reported and
 /// does not delay the others.
@@ -29,6 +32,9 @@ const FEWEST: usize = 3;
 #[derive(Default)]
 struct SentinelReport {
     opinions: Vec<Opinion>,
+    /// What those monitor that do not know the service.
+    others: Option<BTreeSet<String>>,
+    failures: Vec<(Host, StoreError)>,
     /// The largest number of sentinels that any of them knows.
     known: usize,
     quorum: Option<String>,
@@ -49,22 +55,12 @@ pub(super) async fn examine(
 ) -> Result<Option<Address>, StoreError> {
     location.sentinel_credentials.password()?;
     diagnosis.begin("sentinels");
-    let mut requests = JoinSet::new();
-    for sentinel in sentinels.hosts.iter().cloned() {
-        let (location, service) = (location.clone(), sentinels.service.clone());
-        requests.spawn(async move {
-            let reply = query(&location, &sentinel, &service, &["replicas", "ckquorum"]);
-            let hangs = |_| Err(StoreError::unreachable(format!("no answer within {}", show(REPLY_WITHIN))));
-            let reply = timeout(REPLY_WITHIN, reply).await.unwrap_or_else(hangs);
-            (sentinel, reply)
-        });
-    }
-    let mut replies = Vec::new();
-    while let Some(reply) = requests.join_next().await {
-        replies.extend(reply.ok());
-    }
-    let hosts = &sentinels.hosts;
-    replies.sort_by_key(|(sentinel, _)| hosts.iter().position(|host| host == sentinel));
+    let ask = async |sentinel: &Host| {
+        let reply = query(location, sentinel, &sentinels.service, &["replicas", "ckquorum"]);
+        let hangs = |_| Err(StoreError::unreachable(format!("no answer within {}", show(REPLY_WITHIN))));
+        (sentinel.clone(), timeout(REPLY_WITHIN, reply).await.unwrap_or_else(hangs))
+    };
+    let replies = join_all(sentinels.hosts.iter().map(ask)).await;
     let mut report = SentinelReport::default();
     for (sentinel, reply) in replies {
         diagnosis.found(match reply {
@@ -73,23 +69,28 @@ pub(super) async fn examine(
                 report.add(opinion, &details);
                 found
             }
-            Ok(SentinelReply::KnowsOthers(known)) => Finding::warning(
-                "sentinels",
-                format!(
-                    "{sentinel} does not know service '{}' (known: {})",
-                    sentinels.service,
-                    known.join(", ")
-                ),
-                "if no sentinel knows it, no lock can be taken: dlock run ends with 78",
-                "use the name of the service in sentinel monitor, or remove this sentinel from the URL",
-            ),
+            Ok(SentinelReply::KnowsOthers(known)) => {
+                let names = known.join(", ");
+                let found =
+                    format!("{sentinel} does not know service '{}' (known: {names})", sentinels.service);
+                report.others.get_or_insert_default().extend(known);
+                Finding::warning(
+                    "sentinels",
+                    found,
+                    format!("if no sentinel knows it, {}", no_lock(FailureKind::Config)),
+                    "use the name of the service in sentinel monitor, or remove this sentinel from the URL",
+                )
+            }
             Err(error) => {
                 let (found, remedy) = match &error {
                     StoreError::OtherServer { found, .. } => (found.clone(), remedy_of(&error)),
                     error => (error.to_string(), REMEDY),
                 };
                 let consequence = "if more of them fail, a fail-over is neither performed nor noticed";
-                Finding::warning("sentinels", format!("{sentinel}: {found}"), consequence, remedy)
+                let finding =
+                    Finding::warning("sentinels", format!("{sentinel}: {found}"), consequence, remedy);
+                report.failures.push((sentinel, error));
+                finding
             }
         });
     }
@@ -101,29 +102,27 @@ impl SentinelReport {
     fn add(&mut self, opinion: Opinion, details: &[Value]) {
         self.opinions.push(opinion);
         let [master, replicas, quorum] = details else { return };
-        let others = field(master, "num-other-sentinels").and_then(|count| count.parse::<usize>().ok());
+        let mut master: HashMap<String, String> = read(master);
+        let others = master.get("num-other-sentinels").and_then(|count| count.parse::<usize>().ok());
         self.known = self.known.max(others.map_or(0, |others| others + 1));
-        self.quorum = field(master, "quorum").map(str::to_owned).or(self.quorum.take());
+        self.quorum = master.remove("quorum").or(self.quorum.take());
         self.no_quorum = server_error(quorum).map(describe).or(self.no_quorum.take());
-        let is_up = |replica: &&Value| {
-            let flags = field(replica, "flags").unwrap_or_default();
-            !flags.split(',').any(|flag| flag.ends_with("_down") || flag == "disconnected")
+        let is_up = |replica: &&HashMap<String, String>| {
+            let mut flags = replica.get("flags").into_iter().flat_map(|flags| flags.split(','));
+            !flags.any(|flag| flag.ends_with("_down") || flag == "disconnected")
         };
-        let replicas = items(replicas);
+        let replicas: Vec<HashMap<String, String>> = read(replicas);
         let seen = (replicas.len(), replicas.iter().filter(is_up).count());
         self.replicas = self.replicas.max(Some(seen));
     }
 
     /// Reports the findings about all sentinels together. Returns the master.
-    fn findings(&self, sentinels: &Sentinels, diagnosis: &Diagnosis) -> Option<Address> {
+    fn findings(self, sentinels: &Sentinels, diagnosis: &Diagnosis) -> Option<Address> {
         let listed = sentinels.hosts.len();
         let Some(latest) = latest(&self.opinions) else {
-            diagnosis.found(Finding::problem(
-                "agreement",
-                format!("no sentinel knows the master of '{}'", sentinels.service),
-                "no lock can be taken: dlock run ends with 69, or with 78 if they do not know the service",
-                "see the findings above",
-            ));
+            let found = format!("no sentinel knows the master of '{}'", sentinels.service);
+            let kind = none_knows(&sentinels.service, self.others, self.failures).failure_kind();
+            diagnosis.found(Finding::problem("agreement", found, no_lock(kind), "see the findings above"));
             return None;
         };
         let agreed = agreed(&self.opinions, listed);

@@ -155,6 +155,8 @@ impl View {
         self.state.last_success =
             serde_json::from_str(&reply.success).ok().and_then(|stored| Success::parse(&stored).ok());
         if self.is_whole {
+            // The lock outlives its last member if several had it.
+            self.state.mode = self.state.mode.filter(|_| !self.state.holders.is_empty());
             self.state.holders.sort_by_key(|holder| std::cmp::Reverse(holder.age));
         }
     }

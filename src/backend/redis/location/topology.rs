@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use crate::backend::net::{Address, distinct};
-use crate::backend::url::{Host, Url, UrlError};
+use crate::backend::net::{Address, distinct, list};
+use crate::backend::url::{Host, Url, UrlError, encoded};
 
 const DEFAULT_PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
@@ -25,6 +25,21 @@ pub enum Topology {
     Cluster(Vec<Address>),
     /// Independent masters, a majority of which decides.
     Redlock(Vec<Address>),
+}
+
+impl Topology {
+    /// Returns the authority and the path of a URL.
+    pub(super) fn in_url(&self, database: u32) -> String {
+        match self {
+            Topology::Server(Address::Socket(path)) => encoded(&path.to_string_lossy()),
+            Topology::Server(address) => format!("{address}/{database}"),
+            Topology::Sentinel { sentinels, service } => {
+                format!("{}/{}/{database}", list(sentinels), encoded(service))
+            }
+            Topology::Cluster(nodes) => list(nodes),
+            Topology::Redlock(nodes) => format!("{}/{database}", list(nodes)),
+        }
+    }
 }
 
 /// Returns the servers of a URL, and the database if its path contains one.

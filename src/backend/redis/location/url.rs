@@ -1,36 +1,43 @@
-//! Parses a URL into a location, and formats it without secrets.
+//! Parses a URL into a location.
 
 use super::Location;
 use super::topology::{NO_DATABASES, Topology, database_of, servers};
-use crate::backend::net::{Address, Credentials, Security, TlsSettings, list};
-use crate::backend::redis::recipe::Recipe;
-use crate::backend::url::{Environment, REQUIRE_VERIFIED_TLS, Url, UrlError};
+use crate::backend::net::{Address, COMMON, Credentials, Security};
+use crate::backend::options::Value::{File, Number, Text, Word};
+use crate::backend::options::{Options, Table, UrlOption, of_access, of_lock, words};
+use crate::backend::redis::recipe::{DEFAULT_PREFIX, Recipe};
+use crate::backend::url::{Environment, Url, UrlError};
 
 /// The password, when the URL has none.
 pub(in crate::backend::redis) const PASSWORD_VARIABLE: &str = "REDISCLI_AUTH";
-/// The options of a URL; the first two apply to sentinels only.
-const OPTIONS: &[&str] = &[
-    "sentinel_username",
-    "sentinel_password_file",
-    "recipe",
-    "prefix",
-    "db",
-    "username",
-    "password_file",
-    "wait_replicas",
-    "protocol",
-    "ca_file",
-    "cert_file",
-    "key_file",
-    "server_name",
-    "insecure",
-    REQUIRE_VERIFIED_TLS,
+/// The options of Redis in every form.
+const OWN: &[UrlOption] = &[
+    of_lock("db", Text("0"), "The number of the database, if it is not in the path."),
+    of_lock("recipe", Word("plain", &words(&Recipe::ALL)), "The library whose locks these are."),
+    of_lock(
+        "prefix",
+        Text(DEFAULT_PREFIX),
+        "The prefix of the keys. If it is empty, the name is the exact key.",
+    ),
+    of_lock(
+        "wait_replicas",
+        Number("0", "a number of replicas"),
+        "The number of replicas that must have confirmed a lock before it is granted.",
+    ),
+    of_access("protocol", Word("resp3", &words(&PROTOCOLS)), "The protocol to ask the server for."),
 ];
+/// Those of the connections to Sentinels.
+const OF_SENTINELS: &[UrlOption] = &[
+    of_access("sentinel_username", Text(""), "The user of the Sentinels."),
+    of_access("sentinel_password_file", File, "A file with the password of the Sentinels."),
+];
+/// The versions, and whether they are RESP3.
+const PROTOCOLS: [(&str, bool); 4] = [("resp3", true), ("resp2", false), ("3", true), ("2", false)];
 
 impl Location {
     /// Returns the options of a URL of this scheme.
-    pub fn options(scheme: &str) -> &'static [&'static str] {
-        if scheme.ends_with("-sentinel") { OPTIONS } else { &OPTIONS[2..] }
+    pub fn options(scheme: &str) -> Table {
+        if scheme.ends_with("-sentinel") { &[OWN, COMMON, OF_SENTINELS] } else { &[OWN, COMMON] }
     }
 
     /// `redis://[user[:password]@]host[:port][/db]`, `rediss://` for TLS, `redis+unix:///path/of/socket`.
@@ -38,111 +45,60 @@ impl Location {
     /// # Errors
     /// Another form, an unknown option, or an invalid value.
     pub fn from_url(url: &Url, environment: Environment<'_>) -> Result<Location, UrlError> {
-        let (topology, database) = servers(url)?;
-        let is_secure = ["rediss", "valkeys", "redlocks"].iter().any(|secure| url.scheme.starts_with(secure));
-        let mut location = Location {
-            topology,
-            database,
-            security: Security::of(
-                url,
-                is_secure.then(TlsSettings::default),
-                if is_secure { plain(&url.scheme) } else { secure(&url.scheme) },
-            ),
-            sentinel_credentials: Credentials::default(),
-            recipe: Recipe::Plain,
-            prefix: None,
-            wait_replicas: 0,
-            resp3: true,
-            display: String::new(),
-        };
-        for (name, value) in &url.query {
-            location.set(&url.scheme, name, value).map_err(|error| error.about(name))?;
+        let scheme = url.scheme.as_str();
+        let (topology, in_path) = servers(url)?;
+        let mut options = Options::of(url, Location::options(scheme))?;
+        if matches!(topology, Topology::Cluster(_)) {
+            options.reject(&["db"], |_| NO_DATABASES.into())?;
         }
-        location.recipe.check_prefix(location.prefix()).map_err(|error| error.about("prefix"))?;
-        if location.is_redlock() {
-            location.recipe.check_redlock().map_err(|error| error.about("recipe"))?;
-            if location.wait_replicas > 0 {
+        let database = match in_path {
+            None => options.parse("db", database_of)?,
+            Some(database) => {
+                options.reject(&["db"], |_| "the database is given twice: as a path and as db=".into())?;
+                database
+            }
+        };
+        let recipe = options.word("recipe", &Recipe::ALL);
+        let prefix = options.given("prefix").unwrap_or(recipe.prefix()).to_owned();
+        recipe.check_prefix(&prefix).map_err(|error| error.about("prefix"))?;
+        let wait_replicas = options.number("wait_replicas")?;
+        if matches!(topology, Topology::Redlock(_)) {
+            recipe.check_redlock().map_err(|error| error.about("recipe"))?;
+            if wait_replicas > 0 {
                 return Err(UrlError::new(
                     "wait_replicas= is for one master and its replicas, and a Redlock has only masters",
                 ));
             }
         }
-        location.security.check()?;
-        location.security.credentials.set_default_password(environment(PASSWORD_VARIABLE));
-        location.display = location.describe(&url.scheme);
-        Ok(location)
-    }
-
-    fn set(&mut self, scheme: &str, name: &str, value: &str) -> Result<(), UrlError> {
-        let bad = |text: String| Err(UrlError::new(text));
-        let known = Location::options(scheme);
-        if !known.contains(&name) {
-            return Err(UrlError::unknown_option(name, scheme, known));
+        let mut security = security(url, &options)?;
+        security.credentials.set_default_password(environment(PASSWORD_VARIABLE));
+        let is_socket = matches!(topology, Topology::Server(Address::Socket(_)));
+        options.replace("db", &if is_socket { database } else { 0 }.to_string());
+        if prefix == recipe.prefix() {
+            options.replace("prefix", DEFAULT_PREFIX);
         }
-        if self.security.set(name, value, &no_tls(scheme))? {
-            return Ok(());
-        }
-        match name {
-            "prefix" => self.prefix = Some(value.to_owned()),
-            "recipe" => self.recipe = Recipe::named(value)?,
-            "db" if self.is_cluster() => return bad(NO_DATABASES.into()),
-            "db" if self.database.is_some() => {
-                return bad("the database is given twice: as a path and as db=".into());
-            }
-            "db" => self.database = Some(database_of(value)?),
-            "sentinel_username" => self.sentinel_credentials.set_username(value),
-            "sentinel_password_file" => self.sentinel_credentials.set_password_file(name, value)?,
-            "wait_replicas" => match value.parse() {
-                Ok(count) => self.wait_replicas = count,
-                Err(_) => return bad(format!("wait_replicas= is a number of replicas, not '{value}'")),
-            },
-            _ => match value {
-                "2" | "resp2" => self.resp3 = false,
-                "3" | "resp3" => self.resp3 = true,
-                _ => return bad(format!("protocol= is resp2 or resp3, not '{value}'")),
-            },
-        }
-        Ok(())
-    }
-
-    /// Returns the URL without secrets and without default values.
-    fn describe(&self, scheme: &str) -> String {
-        let user = self.username().map(|user| format!("{user}@")).unwrap_or_default();
-        let mut options = Vec::new();
-        let servers = match &self.topology {
-            Topology::Server(Address::Socket(path)) => {
-                if self.database() != 0 {
-                    options.push(format!("db={}", self.database()));
-                }
-                path.display().to_string()
-            }
-            Topology::Server(address) => format!("{address}/{}", self.database()),
-            Topology::Sentinel { sentinels, service } => {
-                format!("{}/{service}/{}", list(sentinels), self.database())
-            }
-            Topology::Cluster(nodes) => list(nodes),
-            Topology::Redlock(nodes) => format!("{}/{}", list(nodes), self.database()),
-        };
-        if self.recipe != Recipe::Plain {
-            options.push(format!("recipe={}", self.recipe.name()));
-        }
-        if self.prefix() != self.recipe.prefix() {
-            options.push(format!("prefix={}", self.prefix()));
-        }
-        if self.wait_replicas > 0 {
-            options.push(format!("wait_replicas={}", self.wait_replicas));
-        }
-        let options = if options.is_empty() { String::new() } else { format!("?{}", options.join("&")) };
-        format!("{scheme}://{user}{servers}{options}")
+        let (user, servers) = (security.credentials.in_url(), topology.in_url(database));
+        Ok(Location {
+            database,
+            sentinel_credentials: Credentials::named(&options, "sentinel_username", "sentinel_password_file"),
+            recipe,
+            prefix,
+            wait_replicas,
+            resp3: options.word("protocol", &PROTOCOLS),
+            display: format!("{scheme}://{user}{servers}{}", options.query()),
+            security,
+            topology,
+        })
     }
 }
 
-/// The end of the message about an option for TLS in a URL of this scheme, which does not use TLS.
-fn no_tls(scheme: &str) -> String {
-    if scheme.ends_with("+unix") {
-        return ", which a Unix socket does not use".into();
+fn security(url: &Url, options: &Options) -> Result<Security, UrlError> {
+    let plain = plain(&url.scheme);
+    let secure = secure(&plain);
+    match url.scheme.ends_with("+unix") {
+        true => Security::new(url, options, None, secure, ", which a Unix socket does not use"),
+        false => Security::of_scheme(url, options, [&plain, &secure]),
     }
-    format!(": use {}:// instead of {scheme}://", secure(scheme))
 }
 
 /// The families of schemes, without and with TLS.

@@ -10,7 +10,8 @@ use super::node::{Fenced, NodeClient, NodeReply, Purpose, limit};
 use super::nodes::RedlockNodes;
 use super::quorum::Replies;
 use super::verdict::{NodeVote, Verdict, verdict};
-use super::{Hold, RedlockStore};
+use super::{QuorumHold, RedlockStore};
+use crate::backend::redis::script::AsNode;
 use crate::backend::{Again, Attempt, Busy, Ending, Intent, Refusal, StoreError};
 use crate::lock::{Claim, FencingToken, Grant, NotDue};
 use crate::random::jitter;
@@ -38,7 +39,7 @@ impl Round {
     }
 
     pub(super) fn queued(&self) -> Vec<usize> {
-        self.replies.nodes(|reply| reply.number.is_some())
+        self.replies.nodes(|reply| reply.number().is_some())
     }
 
     /// Whether the claim is first in the queues of a majority of the nodes, or in all queues that it is in.
@@ -73,7 +74,7 @@ impl Round {
     pub(super) fn duplicates(&self) -> Option<(usize, usize)> {
         let replies = self.replies.succeeded();
         replies.iter().enumerate().find_map(|(index, (one, reply))| {
-            let same = replies[index + 1..].iter().find(|(_, other)| other.id == reply.id);
+            let same = replies[index + 1..].iter().find(|(_, other)| other.mark.id == reply.mark.id);
             same.map(|(other, _)| (*one, *other))
         })
     }
@@ -105,7 +106,7 @@ impl RedlockStore {
         let tracking = intent == Intent::TakeNow || ticket.is_first;
         let limit = limit(claim.ttl);
         let request = async move |node: &mut NodeClient| {
-            node.claim(&claim, intent, tracking, ticket.ticket_for(node.node)).await
+            node.claim(&claim, intent, tracking, AsNode::new(ticket.ticket_for(node.node), None)).await
         };
         self.nodes.send(&round.replies, nodes, Purpose::Claim, limit, request);
     }
@@ -181,7 +182,7 @@ impl RedlockStore {
         let Some(token) = FencingToken::new(fencing) else {
             return Err(StoreError::Config("the fencing counter is exhausted (2^53)".into()));
         };
-        self.state_of(&round.claim).hold = Some(Hold {
+        self.state_of(&round.claim).hold = Some(QuorumHold {
             fencing,
             late_claims: round.replies.clone(),
             late_renewals: Vec::new(),

@@ -30,7 +30,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(400);
 
 /// What a node reports about itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Facts {
+struct NodeInfo {
     name: String,
     /// `run_id`: which process it is.
     run: Option<String>,
@@ -75,25 +75,31 @@ impl RedlockStore {
             ttl = ttl.max(examined.ttl);
         }
         diagnosis.begin("independence");
-        let replies = self.nodes.request(self.all(), Purpose::Other, SILENCE, facts_of);
+        let replies = self.nodes.request(self.all(), Purpose::Other, SILENCE, info_of);
         self.nodes.complete_within(SILENCE, &replies).await;
-        let facts: Vec<Facts> = replies.succeeded().into_iter().map(|(_, facts)| facts).collect();
+        let nodes: Vec<NodeInfo> = replies.succeeded().into_iter().map(|(_, node)| node).collect();
         if !ttl.is_zero() {
             diagnosis.recommend_ttl(ttl);
         }
         let (count, quorum) = (self.nodes.count(), self.nodes.quorum());
-        if facts.is_empty() {
+        let error_of = |node| match replies.of(node) {
+            Some(reply) => reply.err(),
+            None => Some(StoreError::unanswered("no answer")),
+        };
+        let failed: Vec<_> = self.all().filter_map(|node| Some((node, error_of(node)?))).collect();
+        let available = quorum_of(nodes.len(), count, quorum, self.nodes.unavailable(&failed).failure_kind());
+        if nodes.is_empty() {
             // Nothing is known of the nodes.
-            diagnosis.found(quorum_of(0, count, quorum));
+            diagnosis.found(available);
             return Ok(());
         }
-        let missing = count - facts.len();
-        let (independence, clocks) = (independence(&facts, missing), clocks(&facts, missing));
+        let missing = count - nodes.len();
+        let (independence, clocks) = (independence(&nodes, missing), clocks(&nodes, missing));
         diagnosis.answer(Question::AtomicGrant, atomic_grant(&answers, count, quorum));
         diagnosis.answer(Question::Loss, losses(count, quorum));
         diagnosis.answer(Question::OneServer, one_server(&answers, &independence, missing));
         diagnosis.answer(Question::LeaseClock, lease_clock(&clocks));
-        let together = [quorum_of(facts.len(), count, quorum), independence, clocks, memory(&facts, missing)];
+        let together = [available, independence, clocks, memory(&nodes, missing)];
         together.into_iter().for_each(|finding| diagnosis.found(finding));
         Ok(())
     }
@@ -160,42 +166,42 @@ async fn examine_node(location: &Location, diagnosis: &Diagnosis) -> Result<Exam
 
 /// Adapts a finding to one node of several: a node that cannot be used does not make the store unusable.
 fn of_node(name: &str, finding: Finding) -> Finding {
-    let found = format!("{name}: {}", finding.found);
+    let finding = finding.about(&name);
     match (finding.level, finding.check) {
         (Level::Problem, "reachability" | "tls" | "authentication" | "protocol" | "database") => Finding {
             level: Level::Warning,
-            found,
             consequence: Some("this node is unavailable, and counts as down".into()),
             ..finding
         },
         // A single server would lose its locks; here the other nodes keep them.
         (Level::Warning, "persistence") => Finding::ok(
             finding.check,
-            format!("{found}; a node that was restarted counts again after a lease"),
+            format!("{}; a node that was restarted counts again after a lease", finding.found),
         ),
         (Level::Problem, _) => Finding {
-            found,
             consequence: Some("this node does not work properly, and may count as down".into()),
             ..finding
         },
-        _ => Finding { found, ..finding },
+        _ => finding,
     }
 }
 
-async fn facts_of(node: &mut NodeClient) -> Result<Facts, StoreError> {
+async fn info_of(node: &mut NodeClient) -> Result<NodeInfo, StoreError> {
     let reading = clock::read(node.store.request_one("", redis::cmd("TIME"))).await?;
     let name = node.store.location.display().to_owned();
-    let mut facts = Facts { name, offset: reading.as_ref().map(|read| read.offset), ..Facts::default() };
+    let mut node_info =
+        NodeInfo { name, offset: reading.as_ref().map(|read| read.offset), ..NodeInfo::default() };
     // Without the right to run INFO the identity of the server remains unknown.
-    let Ok(info) = node.store.request_one("", redis::cmd("INFO")).await else { return Ok(facts) };
+    let Ok(info) = node.store.request_one("", redis::cmd("INFO")).await else { return Ok(node_info) };
     let info = Info::of(&info);
-    facts.run = info.field("run_id").map(str::to_owned);
-    facts.history = info.field("master_replid").map(str::to_owned);
-    facts.is_replica = info.field("role") == Some("slave");
+    node_info.run = info.field("run_id").map(str::to_owned);
+    node_info.history = info.field("master_replid").map(str::to_owned);
+    node_info.is_replica = info.field("role") == Some("slave");
     let since = node.store.request_one("", redis::cmd("GET").arg("dlock#since").clone()).await;
     let now = reading.map(|read| read.server_time);
-    facts.memory = since.ok().and_then(|since| memory_of(text(Some(&since)), now?, facts.run.as_deref()));
-    Ok(facts)
+    node_info.memory =
+        since.ok().and_then(|since| memory_of(text(Some(&since)), now?, node_info.run.as_deref()));
+    Ok(node_info)
 }
 
 /// Reads a node's marker `dlock#since` at the time `now`, in microseconds. After a restart the marker is outdated until

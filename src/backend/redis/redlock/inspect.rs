@@ -8,7 +8,7 @@ use super::quorum::Replies;
 use super::{RedlockStore, merge};
 use crate::backend::admin::{Inspection, LockAdmin, Raised, Removal, Revoked};
 use crate::backend::diagnosis::Diagnosis;
-use crate::backend::{Backend, Reply, StoreError};
+use crate::backend::{Backend, StoreError, TryReply};
 use crate::lock::{FencingToken, Holder, LockName, LockState, NotedRecord, Revocation, Token};
 
 /// How long a node may take to reply to one request.
@@ -62,15 +62,15 @@ fn last((_, raised): (usize, Raised)) -> Option<FencingToken> {
 }
 
 impl LockAdmin for RedlockStore {
-    fn list(&mut self) -> Reply<'_, Result<Vec<LockName>, StoreError>> {
+    fn list(&mut self) -> TryReply<'_, Vec<LockName>> {
         Box::pin(async {
             Ok(union(&self.survey(async |node: &mut NodeClient| node.store.list().await).await?))
         })
     }
 
-    fn list_recorded(&mut self) -> Reply<'_, Result<Vec<LockName>, StoreError>> {
+    fn list_with_history(&mut self) -> TryReply<'_, Vec<LockName>> {
         Box::pin(async {
-            Ok(union(&self.survey(async |node: &mut NodeClient| node.store.list_recorded().await).await?))
+            Ok(union(&self.survey(async |node: &mut NodeClient| node.store.list_with_history().await).await?))
         })
     }
 
@@ -78,7 +78,7 @@ impl LockAdmin for RedlockStore {
         &'a mut self,
         names: &'a [LockName],
         token: Option<&'a Token>,
-    ) -> Reply<'a, Result<Inspection, StoreError>> {
+    ) -> TryReply<'a, Inspection> {
         Box::pin(async move {
             let (of, token) = (names.to_vec(), token.cloned());
             let inspect = async move |node: &mut NodeClient| node.store.inspect(&of, token.as_ref()).await;
@@ -92,10 +92,7 @@ impl LockAdmin for RedlockStore {
         })
     }
 
-    fn last_fencing_token<'a>(
-        &'a mut self,
-        name: &'a LockName,
-    ) -> Reply<'a, Result<Option<FencingToken>, StoreError>> {
+    fn last_fencing_token<'a>(&'a mut self, name: &'a LockName) -> TryReply<'a, Option<FencingToken>> {
         Box::pin(async move {
             let name = name.clone();
             let last = async move |node: &mut NodeClient| node.store.last_fencing_token(&name).await;
@@ -108,11 +105,7 @@ impl LockAdmin for RedlockStore {
         })
     }
 
-    fn raise_fencing<'a>(
-        &'a mut self,
-        name: &'a LockName,
-        floor: FencingToken,
-    ) -> Reply<'a, Result<Raised, StoreError>> {
+    fn raise_fencing<'a>(&'a mut self, name: &'a LockName, floor: FencingToken) -> TryReply<'a, Raised> {
         Box::pin(async move {
             let name = name.clone();
             let raise = async move |node: &mut NodeClient| node.store.raise_fencing(&name, floor).await;
@@ -128,7 +121,7 @@ impl LockAdmin for RedlockStore {
         })
     }
 
-    fn history<'a>(&'a mut self, name: &'a LockName) -> Reply<'a, Result<Vec<NotedRecord>, StoreError>> {
+    fn history<'a>(&'a mut self, name: &'a LockName) -> TryReply<'a, Vec<NotedRecord>> {
         Box::pin(async move {
             let name = name.clone();
             let replies =
@@ -150,7 +143,7 @@ impl LockAdmin for RedlockStore {
         name: &'a LockName,
         holder: &'a Holder,
         revocation: &'a Revocation,
-    ) -> Reply<'a, Result<Revoked, StoreError>> {
+    ) -> TryReply<'a, Revoked> {
         Box::pin(async move {
             let (name, holder, revocation) = (name.clone(), holder.clone(), revocation.clone());
             let revoke =
@@ -169,11 +162,7 @@ impl LockAdmin for RedlockStore {
         })
     }
 
-    fn remove<'a>(
-        &'a mut self,
-        name: &'a LockName,
-        holder: &'a Holder,
-    ) -> Reply<'a, Result<Removal, StoreError>> {
+    fn remove<'a>(&'a mut self, name: &'a LockName, holder: &'a Holder) -> TryReply<'a, Removal> {
         Box::pin(async move {
             let (name, holder) = (name.clone(), holder.clone());
             let remove = async move |node: &mut NodeClient| node.store.remove(&name, &holder).await;
@@ -186,7 +175,7 @@ impl LockAdmin for RedlockStore {
         })
     }
 
-    fn examine<'a>(&'a mut self, diagnosis: &'a Diagnosis) -> Reply<'a, Result<(), StoreError>> {
+    fn examine<'a>(&'a mut self, diagnosis: &'a Diagnosis) -> TryReply<'a, ()> {
         Box::pin(self.examine_nodes(diagnosis))
     }
 }

@@ -5,14 +5,14 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::verdict::NodeVote;
-use crate::backend::redis::claim::{AsNode, release};
+use crate::backend::redis::claim::release;
 use crate::backend::redis::connection::{Cancel, ReplyLimit, RequestOptions};
 use crate::backend::redis::errors::DependentRole;
 use crate::backend::redis::location::Location;
 use crate::backend::redis::redirect::Asking;
 use crate::backend::redis::reply::{LockReply, NodeMark, Outcome, nonsense};
 use crate::backend::redis::result::{attempt, unexpected};
-use crate::backend::redis::script::{By, Operation, ScriptRequest, millis};
+use crate::backend::redis::script::{AsNode, By, Operation, ScriptRequest, millis};
 use crate::backend::redis::store::{COUNTER_TTL, RedisStore};
 use crate::backend::{Attempt, Backend, Ending, Intent, StoreError};
 use crate::lock::{Claim, FencingToken};
@@ -61,8 +61,8 @@ pub(super) enum Fenced {
 
 impl NodeClient {
     /// Creates the client without connecting.
-    pub(super) fn new(node: usize, location: Location, cancel: Cancel) -> Box<NodeClient> {
-        Box::new(NodeClient { node, store: RedisStore::new(location), cancel })
+    pub(super) fn new(node: usize, location: Location, cancel: Cancel) -> NodeClient {
+        NodeClient { node, store: RedisStore::new(location), cancel }
     }
 
     /// Connects the node if it is not connected, and sends it a request.
@@ -108,25 +108,8 @@ impl NodeClient {
         })
     }
 
-    /// Sends a claim; with the number that it has in the queue, once the nodes have agreed on one.
+    /// Sends a claim.
     pub(super) async fn claim(
-        &mut self,
-        claim: &Claim,
-        intent: Intent,
-        tracking: bool,
-        ticket: Option<u64>,
-    ) -> Result<NodeReply, StoreError> {
-        let as_node = AsNode { ticket, restored: None, id: Some(random::id()) };
-        self.request_lock(claim, intent, tracking, as_node).await
-    }
-
-    /// Restores a hold that the node has lost, unless another client holds the lock there.
-    pub(super) async fn restore(&mut self, claim: &Claim, fencing: u64) -> Result<NodeReply, StoreError> {
-        let as_node = AsNode { ticket: None, restored: Some(fencing), id: Some(random::id()) };
-        self.request_lock(claim, Intent::TakeNow, true, as_node).await
-    }
-
-    async fn request_lock(
         &mut self,
         claim: &Claim,
         intent: Intent,
@@ -171,22 +154,19 @@ impl NodeClient {
 /// The reply of a node to a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NodeReply {
-    /// How long the node has remembered everything written to it.
-    pub(super) age: Duration,
-    /// The node had received no request before that.
-    pub(super) is_new: bool,
-    pub(super) id: String,
-    /// The claim's number in the node's queue.
-    pub(super) number: Option<u64>,
+    pub(super) mark: NodeMark,
     pub(super) attempt: Attempt,
 }
 
 impl NodeReply {
     fn of(reply: LockReply, claim: &Claim, location: &Location) -> Result<NodeReply, StoreError> {
         let attempt = attempt(reply.outcome, claim.once_per, location)?;
-        let NodeMark { age, id, is_new, number } = reply.node.ok_or_else(nonsense)?;
-        let number = number.and_then(|number| number.parse().ok());
-        Ok(NodeReply { age: Duration::from_millis(age), is_new, id, number, attempt })
+        Ok(NodeReply { mark: reply.node.ok_or_else(nonsense)?, attempt })
+    }
+
+    /// The claim's number in the node's queue.
+    pub(super) fn number(&self) -> Option<u64> {
+        self.mark.number.as_ref()?.parse().ok()
     }
 
     /// The number that the node gave the hold.
@@ -218,6 +198,6 @@ impl NodeReply {
             }
             Attempt::Refused(_) => Some(Duration::MAX),
         };
-        NodeVote { age: self.age, is_new: self.is_new, excluded_for }
+        NodeVote { age: Duration::from_millis(self.mark.age), is_new: self.mark.is_new, excluded_for }
     }
 }

@@ -2,12 +2,16 @@
 
 use std::cell::{Cell, RefCell};
 use std::fmt::Display;
-use std::future::{Future, pending, poll_fn};
-use std::pin::Pin;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::future::LocalBoxFuture;
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::{Mutex, MutexGuard, Notify};
 use tokio::time::timeout;
 
 use super::node::{NodeClient, Purpose};
@@ -21,52 +25,66 @@ use crate::backend::{Backend, Change, Hazard, Location as _, Outlook, StoreError
 pub(super) const STRAGGLERS: Duration = Duration::from_millis(250);
 
 pub(super) struct RedlockNodes {
-    all: Vec<Node>,
-    /// The number of requests that have completed.
-    completed: Rc<Cell<u64>>,
+    all: Vec<Rc<Node>>,
+    /// The requests that have no reply yet. They continue although their callers no longer wait for the replies.
+    requests: FuturesUnordered<LocalBoxFuture<'static, ()>>,
     /// The first node found not to be an independent master, and what it is instead.
     unfit: Rc<RefCell<Option<String>>>,
 }
 
 struct Node {
     location: Location,
-    state: State,
-    /// Ends the wait for the reply to the node's current claim.
+    /// Locked by the request that is processed; the others wait in the order in which they were sent.
+    client: Mutex<NodeClient>,
+    /// Ends the wait for the reply to the current claim.
     cancel: Cancel,
     /// The number of requests without a reply yet.
-    outstanding: Rc<Cell<usize>>,
+    outstanding: Cell<usize>,
+    /// The last request is only to connect.
+    is_connecting: Cell<bool>,
+    /// Ends that request.
+    stop_connecting: Notify,
 }
-
-/// The job of a request owns the client until its reply has arrived. A request therefore continues although its caller
-/// no longer waits for the reply, and no other request is sent in between.
-enum State {
-    Idle(Box<NodeClient>),
-    Connecting(Job),
-    Busy(Job),
-}
-
-type Job = Pin<Box<dyn Future<Output = Box<NodeClient>>>>;
 
 impl Node {
-    fn idle(&self) -> Option<&NodeClient> {
-        match &self.state {
-            State::Idle(client) => Some(client),
-            State::Connecting(_) | State::Busy(_) => None,
+    fn new(index: usize, location: Location) -> Rc<Node> {
+        let cancel = Cancel::default();
+        Rc::new(Node {
+            client: Mutex::new(NodeClient::new(index, location.clone(), cancel.clone())),
+            location,
+            cancel,
+            outstanding: Cell::default(),
+            is_connecting: Cell::default(),
+            stop_connecting: Notify::new(),
+        })
+    }
+
+    /// Returns the client, unless a request is being processed.
+    fn idle(&self) -> Option<MutexGuard<'_, NodeClient>> {
+        self.client.try_lock().ok()
+    }
+
+    /// Waits for the earlier requests; `limited` for this long, if that is a connection attempt: to drop it loses no
+    /// request.
+    async fn lock(&self, limited: Option<Duration>) -> MutexGuard<'_, NodeClient> {
+        let mut client = pin!(self.client.lock());
+        if let Some(limit) = limited {
+            match timeout(limit, &mut client).await {
+                Ok(client) => return client,
+                Err(_) => self.stop_connecting.notify_waiters(),
+            }
         }
+        client.await
     }
 }
 
 impl RedlockNodes {
     /// Creates the nodes without connecting to any.
     pub(super) fn new(location: &Location) -> RedlockNodes {
-        let node = |(index, location): (usize, Location)| {
-            let cancel = Cancel::default();
-            let state = State::Idle(NodeClient::new(index, location.clone(), cancel.clone()));
-            Node { location, state, cancel, outstanding: Rc::default() }
-        };
+        let nodes = location.nodes().into_iter().enumerate();
         RedlockNodes {
-            all: location.nodes().into_iter().enumerate().map(node).collect(),
-            completed: Rc::default(),
+            all: nodes.map(|(index, location)| Node::new(index, location)).collect(),
+            requests: FuturesUnordered::new(),
             unfit: Rc::default(),
         }
     }
@@ -96,7 +114,7 @@ impl RedlockNodes {
     /// A node that is not an independent master, or that evicts keys, if one is known.
     pub(super) fn hazard(&self) -> Option<Hazard> {
         let unfit = self.unfit.borrow().clone().map(Hazard::Node);
-        let eviction = |node: &Node| node.idle()?.store.eviction.clone();
+        let eviction = |node: &Rc<Node>| node.idle()?.store.eviction.clone();
         unfit.or_else(|| self.all.iter().find_map(eviction).map(Hazard::Eviction))
     }
 
@@ -112,7 +130,7 @@ impl RedlockNodes {
     ) {
         let request = Rc::new(request);
         for index in to {
-            let node = &mut self.all[index];
+            let node = Rc::clone(&self.all[index]);
             if matches!(purpose, Purpose::Claim | Purpose::Renewal) && node.outstanding.get() > 1 {
                 // Unanswered, not unreachable: an earlier request may be the same as this one, and may be applied.
                 let error = StoreError::unanswered("it has not replied to earlier requests yet");
@@ -120,70 +138,52 @@ impl RedlockNodes {
                 continue;
             }
             replies.insert(index, None);
-            let (request, replies) = (Rc::clone(&request), replies.clone());
-            let (location, cancel) = (node.location.clone(), node.cancel.clone());
-            let (outstanding, completed, unfit) =
-                (Rc::clone(&node.outstanding), Rc::clone(&self.completed), Rc::clone(&self.unfit));
-            let counted = usize::from(purpose != Purpose::Connect);
-            outstanding.set(outstanding.get() + counted);
-            let previous = std::mem::replace(&mut node.state, placeholder());
-            let job: Job = Box::pin(async move {
-                let mut client = match previous {
-                    State::Idle(client) => client,
-                    State::Busy(job) => job.await,
-                    // Dropping a connection attempt loses no request: none has been sent over it.
-                    State::Connecting(job) => match timeout(limit, job).await {
-                        Ok(client) => client,
-                        Err(_) => NodeClient::new(index, location, cancel),
-                    },
+            let (request, replies, unfit) = (Rc::clone(&request), replies.clone(), Rc::clone(&self.unfit));
+            let is_connecting = purpose == Purpose::Connect;
+            let counted = usize::from(!is_connecting);
+            node.outstanding.set(node.outstanding.get() + counted);
+            let limited = node.is_connecting.replace(is_connecting).then_some(limit);
+            self.requests.push(Box::pin(async move {
+                let mut client = node.lock(limited).await;
+                let reply = tokio::select! {
+                    biased;
+                    reply = client.process(purpose, limit, &*request) => reply,
+                    () = node.stop_connecting.notified(), if is_connecting => return,
                 };
-                let reply = client.process(purpose, limit, &*request).await;
                 if let Some(role) = client.role() {
                     unfit.borrow_mut().get_or_insert_with(|| format!("{} is {role}", client.store.display()));
                 }
                 replies.insert(index, Some(reply));
-                outstanding.set(outstanding.get() - counted);
-                completed.set(completed.get() + 1);
-                client
-            });
-            node.state = match purpose {
-                Purpose::Connect => State::Connecting(job),
-                Purpose::Claim | Purpose::Renewal | Purpose::Other => State::Busy(job),
-            };
+                node.outstanding.set(node.outstanding.get() - counted);
+            }));
         }
     }
 
     /// Cancels the wait for the pending replies to claims, so that the requests that release them are sent now.
     pub(super) fn cancel(&mut self) {
-        for node in self.all.iter().filter(|node| matches!(node.state, State::Busy(_))) {
-            node.cancel.notify_waiters();
-        }
-        let _ = self.poll_jobs(&mut Context::from_waker(Waker::noop()));
+        self.all.iter().for_each(|node| node.cancel.notify_waiters());
+        let _ = self.proceed(&mut Context::from_waker(Waker::noop()));
     }
 
-    /// Polls the jobs of all nodes. Returns whether a request has completed or a node has been connected.
-    fn poll_jobs(&mut self, context: &mut Context<'_>) -> bool {
-        let before = self.completed.get();
-        for node in &mut self.all {
-            if let State::Connecting(job) | State::Busy(job) = &mut node.state
-                && let Poll::Ready(client) = job.as_mut().poll(context)
-            {
-                node.state = State::Idle(client);
-            }
+    /// Processes all requests as far as possible now. Returns whether one has completed.
+    fn proceed(&mut self, context: &mut Context<'_>) -> bool {
+        let mut has_completed = false;
+        while let Poll::Ready(Some(())) = self.requests.poll_next_unpin(context) {
+            has_completed = true;
         }
-        self.completed.get() > before
+        has_completed
     }
 
     /// Processes all requests until `decided` returns a decision. It is called whenever a reply may have arrived.
     pub(super) async fn until<D>(&mut self, mut decided: impl FnMut(&mut RedlockNodes) -> Option<D>) -> D {
         poll_fn(|context| {
             loop {
-                self.poll_jobs(context);
+                self.proceed(context);
                 if let Some(decision) = decided(self) {
                     return Poll::Ready(decision);
                 }
-                // `decided` may have started new jobs, which have to be polled once.
-                if !self.poll_jobs(context) {
+                // `decided` may have sent new requests, which have to be polled once.
+                if !self.proceed(context) {
                     return Poll::Pending;
                 }
             }
@@ -195,11 +195,11 @@ impl RedlockNodes {
     /// has completed.
     pub(super) async fn changed(&mut self) -> Option<(usize, Change)> {
         poll_fn(|context| {
-            if self.poll_jobs(context) {
+            if self.proceed(context) {
                 return Poll::Ready(None);
             }
-            for (index, node) in self.all.iter_mut().enumerate() {
-                if let State::Idle(client) = &mut node.state
+            for (index, node) in self.all.iter().enumerate() {
+                if let Some(mut client) = node.idle()
                     && let Poll::Ready(change) = client.store.changed().as_mut().poll(context)
                 {
                     return Poll::Ready(Some((index, change)));
@@ -311,9 +311,4 @@ impl RedlockNodes {
             permanent => permanent.clone().map_text(|text| self.summary(failed.len(), *node, &text)),
         }
     }
-}
-
-/// The state of a node while its client is moved into a job.
-fn placeholder() -> State {
-    State::Busy(Box::pin(pending()))
 }

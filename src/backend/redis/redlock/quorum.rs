@@ -9,7 +9,7 @@ use crate::backend::StoreError;
 /// The reply of one node; `None` while it is pending.
 type PendingReply<A> = Option<Result<A, StoreError>>;
 
-/// The replies of the nodes to one request. Shared with the jobs that process the request.
+/// The replies of the nodes to one request. Shared with those that process the request.
 #[derive(Clone)]
 pub(super) struct Replies<A> {
     by_node: Rc<RefCell<BTreeMap<usize, PendingReply<A>>>>,

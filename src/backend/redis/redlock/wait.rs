@@ -39,7 +39,7 @@ impl RedlockStore {
             let queued = round.queued();
             let is_first = round.is_first(quorum);
             let numbers =
-                self.all().map(|node| round.replies.of(node)?.ok()?.number).collect::<Vec<Option<u64>>>();
+                self.all().map(|node| round.replies.of(node)?.ok()?.number()).collect::<Vec<Option<u64>>>();
             let ticket = &mut self.state_of(&round.claim).ticket;
             let mut corrected = ticket.update(numbers, quorum);
             if is_first && !ticket.is_first {

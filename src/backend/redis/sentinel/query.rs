@@ -1,9 +1,9 @@
 //! Queries sentinels, all of them concurrently.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-use redis::{Cmd, Value};
+use redis::{Cmd, FromRedisValue, Value, from_redis_value_ref};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
@@ -12,7 +12,7 @@ use crate::backend::net::Address;
 use crate::backend::redis::connection::{Connection, server_error};
 use crate::backend::redis::errors::{describe, is_unknown_command, refusal};
 use crate::backend::redis::location::Location;
-use crate::backend::redis::reply::{nonsense, text};
+use crate::backend::redis::reply::nonsense;
 use crate::backend::url::Host;
 use crate::backend::{Outlook, StoreError};
 
@@ -69,10 +69,19 @@ pub(super) async fn query_all(
             return Ok(choice);
         }
     }
-    latest(&opinions).ok_or_else(|| match others {
-        Some(others) => unknown_service(&service, others),
+    latest(&opinions).ok_or_else(|| none_knows(&service, others, failures))
+}
+
+/// Returns the error for sentinels of which none monitors the service: those that replied monitor `others`.
+pub fn none_knows(
+    service: &str,
+    others: Option<BTreeSet<String>>,
+    failures: Vec<(Host, StoreError)>,
+) -> StoreError {
+    match others {
+        Some(others) => unknown_service(service, others),
         None => none_reachable(failures),
-    })
+    }
 }
 
 fn unknown_service(service: &str, others: BTreeSet<String>) -> StoreError {
@@ -129,16 +138,17 @@ pub async fn query(
             false => refusal(error, true),
         });
     }
-    let Value::Array(master) = master else {
-        let (_, known) = connection.exchange(&[], &redis::cmd("SENTINEL").arg("masters").clone()).await?;
-        return Ok(SentinelReply::KnowsOthers(names(&known)));
+    let (name, port) = match from_redis_value_ref::<Option<(String, u16)>>(master) {
+        Ok(Some((name, port))) if !name.is_empty() => (name, port),
+        Ok(None) => {
+            let known = connection.request_raw(&redis::cmd("SENTINEL").arg("masters").clone()).await?;
+            return Ok(SentinelReply::KnowsOthers(names(&known)));
+        }
+        _ => return Err(nonsense()),
     };
-    let port = text(master.get(1)).and_then(|port| port.parse::<u16>().ok());
-    let (Some(name), Some(port)) = (text(master.first()).filter(|name| !name.is_empty()), port) else {
-        return Err(nonsense());
-    };
-    let epoch = field(details, "config-epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0);
-    let master = Address::Tcp(Host { name: name.to_owned(), port: Some(port) });
+    let details: HashMap<String, String> = read(details);
+    let epoch = details.get("config-epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0);
+    let master = Address::Tcp(Host { name, port: Some(port) });
     Ok(SentinelReply::Knows(Opinion { master, epoch }, replies[1..].to_vec()))
 }
 
@@ -146,19 +156,15 @@ fn command_about(subcommand: &str, service: &str) -> Cmd {
     redis::cmd("SENTINEL").arg(subcommand).arg(service).clone()
 }
 
-pub fn items(list: &Value) -> &[Value] {
-    match list {
-        Value::Array(items) => items,
-        _ => &[],
-    }
-}
-
-/// The value of one field of a description, which is a list of alternating names and values.
-pub fn field<'a>(description: &'a Value, name: &str) -> Option<&'a str> {
-    let mut pairs = items(description).chunks_exact(2);
-    pairs.find(|pair| text(pair.first()) == Some(name)).and_then(|pair| text(pair.get(1)))
+/// Reads a part of a reply; nothing if it is something else. A description of a server is a list of alternating names
+/// and values.
+pub fn read<T: FromRedisValue + Default>(value: &Value) -> T {
+    from_redis_value_ref(value).unwrap_or_default()
 }
 
 fn names(masters: &Value) -> Vec<String> {
-    items(masters).iter().filter_map(|master| field(master, "name").map(str::to_owned)).collect()
+    read::<Vec<HashMap<String, String>>>(masters)
+        .iter()
+        .filter_map(|master| master.get("name").cloned())
+        .collect()
 }

@@ -1,86 +1,75 @@
 //! The entries that the nodes of a lock stand for.
 
-use std::collections::HashSet;
-
 use super::ZooKeeperStore;
-use crate::backend::ledger::Ledger;
 use crate::backend::ledger::entries::Entry;
-use crate::backend::zookeeper::node::{Candidate, version, wait_instead};
+use crate::backend::ledger::{Ledger, Purpose};
+use crate::backend::zookeeper::message::Stat;
+use crate::backend::zookeeper::node::{Node, Stored, entitled, set_orders, version, wait_instead};
 use crate::lock::Mode;
 
 impl ZooKeeperStore {
-    /// Returns the order of each node: the transaction that has created it, or, where that is unknown, a number between
-    /// those of its neighbours, if the server has numbered them. No two have the same.
-    pub(super) fn orders(&self, candidates: &[Candidate]) -> Vec<u64> {
-        let known = |one: &Candidate| self.cache.get(&one.node.name).map(|stored| stored.stat.czxid as u64);
-        let mut used: HashSet<u64> = candidates.iter().filter_map(known).collect();
-        let first = candidates.iter().find_map(|one| Some((one.node.number, known(one)?)));
-        let (mut number, mut order) = first.unwrap_or((0, u64::from(u32::MAX)));
-        let mut orders = Vec::with_capacity(candidates.len());
-        for one in candidates {
-            order = known(one).unwrap_or_else(|| {
-                // Each node has a transaction of its own, and a number that is larger by one than the last one.
-                let mut order = order.saturating_add_signed(one.node.number.saturating_sub(number));
-                while !used.insert(order) {
-                    order = order.wrapping_add(1);
-                }
-                order
-            });
-            number = one.node.number;
-            orders.push(order);
-        }
-        orders
+    /// Returns the entries of the nodes that were listed.
+    pub(super) fn entries(&mut self, purpose: &Purpose) -> Vec<Entry> {
+        set_orders(&mut self.nodes);
+        let entitled = entitled(&self.nodes);
+        (0..self.nodes.len()).map(|index| self.entry(purpose, index, entitled)).collect()
     }
 
     /// Returns the entry of a node; the first `entitled` ones may hold the lock.
-    pub(super) fn entry(&self, node: &str, order: u64, index: usize, entitled: usize, mode: Mode) -> Entry {
-        let stored = self.cache.get(node);
-        let since = stored.map_or(0, |stored| stored.stat.ctime.unsigned_abs().saturating_mul(1000));
-        let value = match stored.and_then(|stored| stored.value.clone()) {
-            Some(mut value) => {
+    fn entry(&self, purpose: &Purpose, index: usize, entitled: usize) -> Entry {
+        let node = &self.nodes[index];
+        let (mut value, granted) = match node.stored.as_deref() {
+            Some(Stored { stat, value: Some(value) }) => {
+                let mut value = value.clone();
                 // A node is created with the value that it has if it is the first one.
-                if stored.is_some_and(|stored| self.was_created_behind(node, &stored.stat, index)) {
+                if self.was_created_behind(index, stat) {
                     wait_instead(&mut value);
                 }
-                if stored.is_some_and(|stored| Some(stored.stat.owner) != self.client.session()) {
-                    self.disown(&mut value, node);
+                if Some(stat.owner) != self.client.session() {
+                    disown(&mut value, purpose, &node.name);
                 }
                 // The versions of nodes are no revisions.
-                let granted = stored.map_or(0, |stored| stored.stat.mzxid as u64);
-                set_tokens_of_readers(&mut value, granted);
-                value
+                (value, stat.mzxid as u64)
             }
-            None => {
-                let mut value = match index < entitled {
-                    true => Ledger::of_foreign_holder(since),
-                    false => Ledger::of_foreign_waiter(since),
-                };
-                // One that was not read may be a dlock.
-                let token = if stored.is_none() { node } else { "" };
-                value
-                    .holders
-                    .iter_mut()
-                    .for_each(|holder| (holder.mode, holder.token) = (mode, token.to_owned()));
-                value
-                    .waiters
-                    .iter_mut()
-                    .for_each(|waiter| (waiter.mode, waiter.token) = (mode, token.to_owned()));
-                set_tokens_of_readers(&mut value, order);
-                value
-            }
+            _ => (foreign(node, index < entitled), node.order),
         };
-        Entry { order, version: stored.map_or(0, |stored| version(&stored.stat)), lease_ends: None, value }
+        set_tokens_of_readers(&mut value, granted);
+        let version = node.stored.as_ref().map_or(0, |stored| version(&stored.stat));
+        Entry { order: node.order, version, lease_ends: None, value }
     }
 
-    /// What another session has created with the token of the claim was created in a session of this client that has
-    /// expired, and is lost, even if a server still shows it.
-    fn disown(&self, value: &mut Ledger, node: &str) {
-        // The owner of an entry is stored without a ticket; others are inside its hold.
-        let owner =
-            value.holders.iter_mut().filter(|holder| holder.ticket == 0).map(|holder| &mut holder.token);
-        let tokens = owner.chain(value.waiters.iter_mut().map(|waiter| &mut waiter.token));
-        tokens.filter(|token| **token == self.token).for_each(|token| node.clone_into(token));
+    /// Returns whether a node still has the value that it was created with, and was not the first one then: its client
+    /// waits.
+    pub(super) fn was_created_behind(&self, index: usize, stat: &Stat) -> bool {
+        let own = self.own.as_ref().filter(|own| own.name.as_ref() == Some(&self.nodes[index].name));
+        stat.version == 0 && own.map_or(index > 0, |own| !own.is_first)
     }
+}
+
+/// Returns the value of a node that a foreign client has written, or that was not read: then it may be that of a dlock.
+fn foreign(node: &Node, is_entitled: bool) -> Ledger {
+    let created = node.stored.as_ref().map_or(0, |stored| stored.stat.ctime);
+    let since = created.unsigned_abs().saturating_mul(1000);
+    let mut value = match is_entitled {
+        true => Ledger::of_foreign_holder(since),
+        false => Ledger::of_foreign_waiter(since),
+    };
+    let token = if node.stored.is_none() { node.name.as_str() } else { "" };
+    let holders = value.holders.iter_mut().map(|holder| (&mut holder.mode, &mut holder.token));
+    let waiters = value.waiters.iter_mut().map(|waiter| (&mut waiter.mode, &mut waiter.token));
+    for (its_mode, its_token) in holders.chain(waiters) {
+        (*its_mode, *its_token) = (node.mode, token.to_owned());
+    }
+    value
+}
+
+/// What another session has created with the token of the claim was created in a session of this client that has
+/// expired, and is lost, even if a server still shows it.
+fn disown(value: &mut Ledger, purpose: &Purpose, node: &str) {
+    // The owner of an entry is stored without a ticket; others are inside its hold.
+    let owner = value.holders.iter_mut().filter(|holder| holder.ticket == 0).map(|holder| &mut holder.token);
+    let tokens = owner.chain(value.waiters.iter_mut().map(|waiter| &mut waiter.token));
+    tokens.filter(|token| purpose.is_of(token)).for_each(|token| node.clone_into(token));
 }
 
 /// Sets the fencing tokens of readers that are not stored, because they are those of the writes that have granted the lock.

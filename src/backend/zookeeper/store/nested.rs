@@ -7,7 +7,8 @@ use sha2::{Digest, Sha256};
 
 use super::{BATCH, ZooKeeperStore};
 use crate::backend::StoreError;
-use crate::backend::ledger::entries::{BESIDE, Entry, Write};
+use crate::backend::ledger::Purpose;
+use crate::backend::ledger::entries::{Entry, METADATA, Write};
 use crate::backend::zookeeper::connection::Reply;
 use crate::backend::zookeeper::errors::Code;
 use crate::backend::zookeeper::location::INSIDE_NODE;
@@ -16,17 +17,18 @@ use crate::hex;
 
 impl ZooKeeperStore {
     /// Returns the request to create the node of this run, if these writes note it in the node of another one.
-    pub(super) fn enter(&self, writes: &[Write]) -> Option<Request> {
+    pub(super) fn enter(&self, purpose: &Purpose, writes: &[Write]) -> Option<Request> {
+        let token = purpose.claim()?.token.reveal();
         let enters = writes.iter().any(|write| match write {
-            Write::Swap { order, value, .. } if *order != BESIDE => {
+            Write::Swap { order, value, .. } if *order != METADATA => {
                 let node = self.node_of(*order);
-                let has_own = value.holders.iter().any(|holder| holder.token == self.token);
+                let has_own = value.holders.iter().any(|holder| holder.token == token);
                 has_own && node != self.own_name() && node != self.held_in.as_deref()
             }
             _ => false,
         });
         enters.then(|| Request::Create {
-            path: self.path_inside(&self.token),
+            path: self.path_inside(token),
             data: Vec::new(),
             kind: Kind::Ephemeral,
         })
@@ -42,8 +44,8 @@ impl ZooKeeperStore {
         let inside = holders.filter(|holder| holder.ticket != 0).map(|holder| holder.token.clone());
         let mut ended = HashSet::new();
         for batch in inside.collect::<Vec<_>>().chunks(BATCH) {
-            let exists = batch.iter().map(|token| Request::Exists { path: self.path_inside(token) });
-            let replies = self.client.exchange(&exists.collect::<Vec<_>>()).await?;
+            let paths: Vec<String> = batch.iter().map(|token| self.path_inside(token)).collect();
+            let replies = self.exchange_for(&paths, |path| Request::Exists { path }).await?;
             let is_gone = |reply: &Reply| reply.code == Code::NO_NODE;
             let batch = batch.iter().zip(replies).filter(|(_, reply)| is_gone(reply));
             ended.extend(batch.map(|(token, _)| token.clone()));

@@ -1,16 +1,17 @@
-//! What a claim changes: its own node, that of the hold that it runs in, and the document beside the entries.
+//! What a claim changes: its own node, that of the hold that it runs in, and the metadata of the lock.
 
-use super::{OwnNode, ZooKeeperStore, no_chroot};
+use super::{OwnNode, ZooKeeperStore, lease_for, no_chroot};
 use crate::backend::StoreError;
 use crate::backend::ledger::entries::{
-    BESIDE, Entry, EntryStore, Fencing, Granting, Listing, Write, Written,
+    Entry, EntryStore, Fencing, Granting, Listing, METADATA, Write, Written,
 };
 use crate::backend::ledger::{Ledger, Lifetime, Purpose, Watch};
 use crate::backend::zookeeper::connection::{Reply, Report};
 use crate::backend::zookeeper::errors::Code;
-use crate::backend::zookeeper::message::{FAILED_PART, Kind, Reader, Request, Stat};
+use crate::backend::zookeeper::message::{FAILED_PART, Kind, Malformed, Reader, Request, Stat};
 use crate::backend::zookeeper::node::{Node, Stored, version};
 use crate::backend::zookeeper::recipe::parse;
+use crate::clock::Moment;
 use crate::lock::{LockName, Mode};
 use crate::random;
 
@@ -28,13 +29,6 @@ struct Done {
     stat: Option<Stat>,
 }
 
-/// Whether the reply to a request ends with the status of the node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum HasStat {
-    Yes,
-    No,
-}
-
 /// The error of one part of a step.
 struct Failed {
     part: usize,
@@ -44,80 +38,75 @@ struct Failed {
 impl EntryStore for ZooKeeperStore {
     const FENCING: Fencing = Fencing::Order;
 
-    fn lifetime(&self) -> Lifetime {
-        Lifetime::OfOwner(self.client.lease(self.asked))
+    fn lifetime(&self, asked: Moment) -> Lifetime {
+        Lifetime::OfOwner(self.client.lease(asked))
     }
 
-    fn assumed(&mut self, _: &LockName, purpose: &Purpose) -> Option<Listing> {
+    async fn assumed(&mut self, _: &LockName, purpose: &Purpose) -> Result<Option<Listing>, StoreError> {
+        // The length of the session has to be known before anything is decided.
+        self.open(lease_for(purpose)).await?;
         if self.own.is_some() || !matches!(purpose, Purpose::Claim(_)) {
-            return None;
+            return Ok(None);
         }
-        (self.beside, self.unreadable) = (None, None);
-        Some(self.listing(0, Vec::new()))
+        (self.metadata, self.unreadable) = (None, None);
+        Ok(Some(self.listing(0, Vec::new())))
     }
 
     async fn list(&mut self, name: &LockName, purpose: &Purpose) -> Result<Listing, StoreError> {
         self.read_entries(name, purpose).await
     }
 
-    async fn write(&mut self, name: &LockName, writes: &[Write], _: Granting) -> Result<Written, StoreError> {
+    async fn write(
+        &mut self,
+        name: &LockName,
+        purpose: &Purpose,
+        writes: &[Write],
+        _: Granting,
+    ) -> Result<Written, StoreError> {
         let paths = self.location().paths(name);
         let id = random::id();
-        for _ in 0..MAX_ATTEMPTS {
-            let Some(mut parts) =
-                writes.iter().map(|write| self.part(name, write, &id)).collect::<Option<Vec<_>>>()
-            else {
-                return Ok(Written::Conflict);
-            };
-            parts.extend(self.enter(writes));
-            let mut requests = match parts.as_slice() {
-                [part] => vec![part.clone()],
-                _ => vec![Request::Multi(parts.clone())],
-            };
-            let created = writes.iter().position(|write| matches!(write, Write::Create { .. }));
-            if created.is_some() {
-                let session = self.client.session().unwrap_or_default();
-                self.own = Some(OwnNode { session, id: id.clone(), node: None, is_first: false });
-                requests.push(Request::Children { path: paths.lock.clone(), watch: false });
-                requests.push(Request::Get { path: paths.beside.clone(), watch: false });
-            }
-            let replies = self.client.exchange(&requests).await?;
-            let failed = match results(&parts, &replies[0])? {
-                Ok(results) => {
-                    self.carried_out(writes, &results);
-                    return match replies.as_slice() {
-                        [_, children, beside] => {
-                            self.take_beside(name, beside)?;
-                            if let Some(unreadable) = self.unreadable {
-                                return Err(StoreError::Config(format!("{name}: {unreadable}")));
-                            }
-                            let revision = replies[0].zxid as u64;
-                            self.created(&paths.lock, writes, &results, children, revision).await
-                        }
-                        _ => Ok(Written::At(replies[0].zxid as u64)),
-                    };
-                }
-                Err(failed) => failed,
-            };
-            if created.is_some() {
-                self.own = None;
-            }
-            match (failed.code, &parts[failed.part]) {
-                (Code::NO_NODE, Request::Create { path, .. }) => self.create_parents(path).await?,
-                (Code::NO_NODE | Code::BAD_VERSION | Code::NODE_EXISTS, _) => return Ok(Written::Conflict),
-                (code, _) => return Err(code.error(&paths.lock)),
-            }
+        let parts = writes.iter().map(|write| self.part(name, write, &id)).collect::<Option<Vec<_>>>();
+        let Some(mut parts) = parts else { return Ok(Written::Conflict) };
+        parts.extend(self.enter(purpose, writes));
+        let creates = writes.iter().any(|write| matches!(write, Write::Create { .. }));
+        let mut others = Vec::new();
+        if creates {
+            let session = self.client.session().unwrap_or_default();
+            self.own = Some(OwnNode { session, id, name: None, is_first: false });
+            others.push(Request::Children { path: paths.lock.clone(), watch: false });
+            others.push(Request::Get { path: paths.metadata, watch: false });
         }
-        Err(StoreError::unanswered(format!("other clients keep removing {}", paths.lock)))
+        let (results, replies) = match self.carry_out(&parts, &others).await? {
+            Ok(done) => done,
+            Err(Failed { part, code }) => {
+                self.own.take_if(|_| creates);
+                return match (code, &parts[part]) {
+                    (Code::NO_NODE, Request::Create { .. }) => Err(StoreError::unanswered(format!(
+                        "{} was removed again each time that it was created",
+                        paths.lock
+                    ))),
+                    (Code::NO_NODE | Code::BAD_VERSION | Code::NODE_EXISTS, _) => Ok(Written::Conflict),
+                    (code, _) => Err(code.error(&paths.lock)),
+                };
+            }
+        };
+        self.apply(purpose, writes, &results);
+        let revision = replies[0].zxid as u64;
+        let [_, children, metadata] = replies.as_slice() else { return Ok(Written::At(revision)) };
+        self.take_metadata(name, metadata)?;
+        if let Some(unreadable) = self.unreadable {
+            return Err(StoreError::Config(format!("{name}: {unreadable}")));
+        }
+        self.created(&paths.lock, writes, &results, children, revision).await
     }
 
     async fn remember(&mut self, name: &LockName, _: &Listing, fencing_token: u64) -> Result<(), StoreError> {
-        let path = self.location().paths(name).beside;
+        let path = self.location().paths(name).metadata;
         // A later node has a later order anyway; the token of a reader is that of its grant.
-        let own = self.own_name().and_then(|own| self.cache.get(own));
+        let own = self.own_node().and_then(|own| own.stored.as_ref());
         let is_order = own.is_some_and(|own| own.stat.czxid as u64 == fencing_token);
         for _ in 0..MAX_CONFLICTS {
-            let Some(Entry { version, mut value, .. }) = self.beside.clone() else { return Ok(()) };
+            let Some(Entry { version, mut value, .. }) = self.metadata.clone() else { return Ok(()) };
             if value.fencing_token >= fencing_token || self.unreadable.is_some() {
                 return Ok(());
             }
@@ -136,7 +125,7 @@ impl EntryStore for ZooKeeperStore {
             let replies = self.client.exchange(&requests).await?;
             // If another client was faster, it has stored a token that may be larger.
             let Some(reply) = replies.last() else { return Ok(()) };
-            self.take_beside(name, reply)?;
+            self.take_metadata(name, reply)?;
         }
         Err(StoreError::unanswered(format!("{name}: too many other clients change {path} at the same time")))
     }
@@ -165,6 +154,12 @@ impl EntryStore for ZooKeeperStore {
         self.client.begin(&requests).await?;
         Ok(true)
     }
+
+    async fn finish(&mut self, purpose: &Purpose) {
+        if matches!(purpose, Purpose::Release(_)) && self.own.is_none() && self.held_in.is_none() {
+            self.client.close();
+        }
+    }
 }
 
 impl ZooKeeperStore {
@@ -172,7 +167,7 @@ impl ZooKeeperStore {
     fn part(&self, name: &LockName, write: &Write, id: &str) -> Option<Request> {
         let paths = self.location().paths(name);
         let path = |order: u64| match order {
-            BESIDE => Some(paths.beside.clone()),
+            METADATA => Some(paths.metadata.clone()),
             _ => self.node_of(order).map(|node| format!("{}/{node}", paths.lock)),
         };
         Some(match write {
@@ -194,24 +189,49 @@ impl ZooKeeperStore {
         })
     }
 
+    /// Carries out these requests in one step, and others after them. Creates the nodes above a new one, which the server
+    /// removes when they are empty. Returns the result of each part with all replies, or the part that has failed.
+    async fn carry_out(
+        &mut self,
+        parts: &[Request],
+        others: &[Request],
+    ) -> Result<Result<(Vec<Done>, Vec<Reply>), Failed>, StoreError> {
+        let step = match parts {
+            [part] => part.clone(),
+            _ => Request::Multi(parts.to_vec()),
+        };
+        let requests = [&[step], others].concat();
+        let mut retries = 1..MAX_ATTEMPTS;
+        loop {
+            let replies = self.client.exchange(&requests).await?;
+            match (results(parts, &replies[0])?, retries.next()) {
+                (Ok(results), _) => return Ok(Ok((results, replies))),
+                (Err(failed), Some(_)) if failed.code == Code::NO_NODE => match &parts[failed.part] {
+                    Request::Create { path, .. } => self.create_parents(path).await?,
+                    _ => return Ok(Err(failed)),
+                },
+                (Err(failed), _) => return Ok(Err(failed)),
+            }
+        }
+    }
+
     /// Notes what was carried out.
-    fn carried_out(&mut self, writes: &[Write], results: &[Done]) {
+    fn apply(&mut self, purpose: &Purpose, writes: &[Write], results: &[Done]) {
         for (write, done) in writes.iter().zip(results) {
             match write {
-                Write::Swap { order: BESIDE, value, .. } => {
+                Write::Swap { order: METADATA, value, .. } => {
                     let version = done.stat.as_ref().map_or(1, version);
-                    self.beside =
-                        Some(Entry { order: BESIDE, version, lease_ends: None, value: value.clone() });
+                    self.metadata =
+                        Some(Entry { order: METADATA, version, lease_ends: None, value: value.clone() });
                 }
                 Write::Swap { order, value, .. } => {
-                    let Some((node, stat)) = self.node_of(*order).map(str::to_owned).zip(done.stat) else {
-                        continue;
-                    };
-                    let holds = value.holders.iter().any(|holder| holder.token == self.token);
-                    self.held_in = holds
-                        .then(|| node.clone())
-                        .or_else(|| self.held_in.take().filter(|held_in| *held_in != node));
-                    self.cache.insert(node, Stored { stat, value: Some(value.clone()) });
+                    let node = self.nodes.iter_mut().find(|node| node.order == *order);
+                    let Some((node, stat)) = node.zip(done.stat) else { continue };
+                    node.stored = Some(Box::new(Stored { stat, value: Some(value.clone()) }));
+                    self.held_in.take_if(|held_in| *held_in == node.name);
+                    if value.holders.iter().any(|holder| purpose.is_of(&holder.token)) {
+                        self.held_in = Some(node.name.clone());
+                    }
                 }
                 Write::Remove { order, .. } => {
                     let node = self.node_of(*order).map(str::to_owned);
@@ -239,21 +259,19 @@ impl ZooKeeperStore {
             Write::Create { alone, waiting, .. } => Some((alone, waiting, done.path.as_deref()?, done.stat)),
             _ => None,
         });
-        let malformed = || StoreError::unanswered("the server sent a malformed reply");
-        let (alone, waiting, path, stat) = created.ok_or_else(malformed)?;
-        let name = path.rsplit('/').next().unwrap_or_default().to_owned();
-        let (number, _) = parse(&name).ok_or_else(malformed)?;
+        let (alone, waiting, path, stat) = created.ok_or(Malformed)?;
+        let name = path.rsplit('/').next().unwrap_or_default();
+        let mut node = Node::named(name).ok_or(Malformed)?;
         if let Some(stat) = &stat {
             self.set_clock(stat);
         }
         let owner = self.client.session().unwrap_or_default();
         let zxid = revision.cast_signed();
         let stat = stat.unwrap_or(Stat { czxid: zxid, mzxid: zxid, owner, ..Stat::default() });
-        let node = Node { number, name };
         let is_ahead = |other: &String| parse(other).is_some_and(|(number, _)| number < node.number);
         // If the last token is above the orders of nodes, because it was raised or the store has lost data, the next
         // one follows from it.
-        let is_next = self.beside.as_ref().is_none_or(|beside| beside.value.fencing_token < revision);
+        let is_next = self.metadata.as_ref().is_none_or(|metadata| metadata.value.fencing_token < revision);
         let is_first = alone.is_some() && is_next && !children.reader().texts()?.iter().any(is_ahead);
         let mut stored = Stored { stat, value: Some(waiting.clone()) };
         match alone {
@@ -268,10 +286,11 @@ impl ZooKeeperStore {
             }
             None => {}
         }
-        self.cache.insert(node.name.clone(), stored);
         if let Some(own) = &mut self.own {
-            (own.node, own.is_first) = (Some(node), is_first);
+            (own.name, own.is_first) = (Some(node.name.clone()), is_first);
         }
+        (node.order, node.stored) = (stored.stat.czxid as u64, Some(Box::new(stored)));
+        self.nodes.push(node);
         Ok(if is_first { Written::At(revision) } else { Written::Waiting })
     }
 
@@ -284,19 +303,15 @@ impl ZooKeeperStore {
         let create = Request::Create { path: path.clone(), data: Vec::new(), kind: Kind::Persistent };
         // Within a step, only the reply to this has the status of the node.
         let set = Request::Set { path: path.clone(), data: Vec::new(), version: -1 };
-        let parts = vec![create, set, Request::Delete { path: path.clone(), version: -1 }];
-        for _ in 0..MAX_ATTEMPTS {
-            let reply = self.exchange_one(Request::Multi(parts.clone())).await?;
-            match results(&parts, &reply)? {
-                Ok(results) => {
-                    results.iter().filter_map(|done| done.stat).for_each(|stat| self.set_clock(&stat));
-                    return Ok(());
-                }
-                Err(Failed { code: Code::NO_NODE, .. }) => self.create_parents(&path).await?,
-                Err(failed) => return Err(failed.code.error(&path)),
+        let parts = [create, set, Request::Delete { path: path.clone(), version: -1 }];
+        match self.carry_out(&parts, &[]).await? {
+            Ok((results, _)) => {
+                results.iter().filter_map(|done| done.stat).for_each(|stat| self.set_clock(&stat));
+                Ok(())
             }
+            Err(Failed { code: Code::NO_NODE, .. }) => Ok(()),
+            Err(failed) => Err(failed.code.error(&path)),
         }
-        Ok(())
     }
 
     /// Creates the nodes above a path, down from the node that the URL names. The server removes them when they are not
@@ -347,7 +362,7 @@ fn results(parts: &[Request], reply: &Reply) -> Result<Result<Vec<Done>, Failed>
     let mut reader = reply.reader();
     if parts.len() == 1 || reply.code != Code::OK {
         return Ok(match reply.code {
-            Code::OK => Ok(vec![result(&parts[0], HasStat::Yes, &mut reader)?]),
+            Code::OK => Ok(vec![result(&parts[0], parts[0].code(), &mut reader)?]),
             code => Err(Failed { part: 0, code }),
         });
     }
@@ -360,22 +375,22 @@ fn results(parts: &[Request], reply: &Reply) -> Result<Result<Vec<Done>, Failed>
             // The parts before the one that has failed are reported without an error.
             failed = failed.or((code != Code::OK).then_some(Failed { part, code }));
         } else if let Some(request) = parts.get(part) {
-            // Within a step, a server may reply to `create2` as to the older `create`.
-            let has_stat = if kind == OLD_CREATE { HasStat::No } else { HasStat::Yes };
-            results.push(result(request, has_stat, &mut reader)?);
+            results.push(result(request, kind, &mut reader)?);
         }
         part += 1;
     }
     Ok(failed.map_or(Ok(results), Err))
 }
 
-fn result(request: &Request, has_stat: HasStat, reader: &mut Reader<'_>) -> Result<Done, StoreError> {
+/// Reads the result of a request in a reply of this kind.
+fn result(request: &Request, kind: i32, reader: &mut Reader<'_>) -> Result<Done, StoreError> {
     let path = match request {
         Request::Create { .. } => Some(reader.text()?),
         _ => None,
     };
-    let stat = match (request, has_stat) {
-        (Request::Delete { .. }, _) | (_, HasStat::No) => None,
+    let stat = match (request, kind) {
+        // Within a step, a server may reply to `create2` as to the older `create`.
+        (Request::Delete { .. }, _) | (_, OLD_CREATE) => None,
         _ => Some(reader.stat()?),
     };
     Ok(Done { path, stat })

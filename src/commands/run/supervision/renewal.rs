@@ -1,6 +1,6 @@
 //! What the keepers report: renewals, failures to renew, losses, revocations.
 
-use super::super::outcome::{Stopped, Unguarded};
+use super::super::supervised::{Stopped, Unguarded};
 use super::{LONGEST_GRACE_AFTER_LOSS, Supervision};
 use crate::backend::Loss;
 use crate::clock::Moment;
@@ -13,12 +13,12 @@ impl Supervision<'_> {
     pub(super) fn on_keeper(&mut self, lock: usize, event: keeper::Event) {
         match event {
             keeper::Event::Renewed { validity, took } => {
-                let outcome = &mut self.outcome.locks[lock];
-                outcome.renewals.observe(took);
-                outcome.validity = validity;
-                outcome.trouble = None;
-                outcome.lease_ends = validity.map(|validity| validity.ends);
-                if std::mem::take(&mut outcome.has_warned) {
+                let supervised = &mut self.supervised.locks[lock];
+                supervised.renewals.observe(took);
+                supervised.validity = validity;
+                supervised.trouble = None;
+                supervised.lease_ends = validity.map(|validity| validity.ends);
+                if std::mem::take(&mut supervised.has_warned) {
                     let plan = self.run.plan;
                     let (name, store) = (&plan.names[lock], plan.target.store.display());
                     self.run.reporter.renewed(name, store);
@@ -40,14 +40,14 @@ impl Supervision<'_> {
         let (plan, reporter) = (self.run.plan, self.run.reporter);
         let (name, store) = (&plan.names[lock], plan.target.store.display());
         let now = Moment::now();
-        let outcome = &mut self.outcome.locks[lock];
-        match outcome.validity {
+        let supervised = &mut self.supervised.locks[lock];
+        match supervised.validity {
             Some(validity)
                 if validity.ends - now < plan.terms.ttl / 2
-                    && self.outcome.stopped.is_none()
-                    && !outcome.has_warned =>
+                    && self.supervised.stopped.is_none()
+                    && !supervised.has_warned =>
             {
-                outcome.has_warned = true;
+                supervised.has_warned = true;
                 let what = match plan.settings.on_lost() {
                     OnLost::Kill => {
                         format!("the command will be stopped in {}", show_distance(validity.term - now))
@@ -59,10 +59,10 @@ impl Supervision<'_> {
                 let line = format!("{name}: cannot renew on {store}: {why}; {what} unless that changes");
                 reporter.renewal_failing(name, &line);
             }
-            _ if outcome.trouble.is_some() => {}
+            _ if supervised.trouble.is_some() => {}
             _ => reporter.detail(&format!("{name} on {store}: cannot renew: {why}")),
         }
-        outcome.trouble = Some(why);
+        supervised.trouble = Some(why);
     }
 
     /// Called when this lock is confirmed, or is no longer needed: a command that waits for the last of them
@@ -79,20 +79,20 @@ impl Supervision<'_> {
 
     fn on_lost(&mut self, lock: usize, loss: Loss) {
         let plan = self.run.plan;
-        let is_revoked = matches!(self.outcome.stopped, Some(Stopped::Revoked(..)));
+        let is_revoked = matches!(self.supervised.stopped, Some(Stopped::Revoked(..)));
         if plan.settings.on_lost() == OnLost::Warn && !is_revoked {
-            self.outcome.locks[lock].validity = None;
-            self.outcome.locks[lock].is_lost = true;
+            self.supervised.locks[lock].validity = None;
+            self.supervised.locks[lock].is_lost = true;
             self.warn_of_loss(lock, Unguarded::Lost(loss));
             return self.confirmed(lock);
         }
         // No deadline matters any more, whatever happens to the other locks.
-        self.outcome.locks.iter_mut().for_each(|lock| lock.validity = None);
-        if self.outcome.stopped.is_some() {
+        self.supervised.locks.iter_mut().for_each(|lock| lock.validity = None);
+        if self.supervised.stopped.is_some() {
             // The command is being stopped already, but another holder may be running now.
             return self.supervisor.kill();
         }
-        self.outcome.stopped = Some(Stopped::Lost(lock, loss));
+        self.supervised.stopped = Some(Stopped::Lost(lock, loss));
         // A stopped command must not run another instruction, nor run beside the command of another holder.
         if loss == Loss::Taken || self.command_stopped {
             return self.supervisor.kill();
@@ -103,8 +103,8 @@ impl Supervision<'_> {
 
     /// The lock stays held until the tree is dead, and is then released normally, whatever `--on-lost` is.
     fn on_revoked(&mut self, lock: usize, revocation: Revocation) {
-        if self.outcome.stopped.is_none() {
-            self.outcome.stopped = Some(Stopped::Revoked(lock, revocation));
+        if self.supervised.stopped.is_none() {
+            self.supervised.stopped = Some(Stopped::Revoked(lock, revocation));
             self.resume_when_ours = None;
             self.supervisor.terminate(Moment::now() + self.run.plan.terms.grace);
         }

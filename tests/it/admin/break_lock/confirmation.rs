@@ -22,7 +22,7 @@ const QUESTION: &str = "dlock: stop its command and break it? [y/N] ";
 fn at_a_terminal_a_break_is_confirmed_with_yes() {
     for store in Store::each() {
         for answer in ["y\n", "Yes\n"] {
-            let mut run = working(store.run());
+            let mut run = working(store.run_with_ttl("30s"));
             let mut terminal = at_a_terminal(&store, &[]);
             let shown = terminal.expect(QUESTION);
             assert!(shown.starts_with("x is held by ") && shown.ends_with('\n'), "{shown:?}");
@@ -38,7 +38,7 @@ fn at_a_terminal_a_break_is_confirmed_with_yes() {
 #[test]
 fn any_reply_but_yes_declines() {
     for store in Store::each() {
-        let mut run = working(store.run());
+        let mut run = working(store.run_with_ttl("30s"));
         for answer in ["n\n", "\n", "yesterday\n", CTRL_D] {
             for options in [&[][..], &["--force"]] {
                 let mut terminal = at_a_terminal(&store, options);
@@ -64,13 +64,13 @@ fn any_reply_but_yes_declines() {
 #[test]
 fn with_yes_no_prompt_is_shown() {
     for store in Store::each() {
-        let mut run = working(store.run());
+        let mut run = working(store.run_with_ttl("30s"));
         let mut terminal = at_a_terminal(&store, &["--yes"]);
         terminal.expect(": that hold has ended\n");
         assert!(!terminal.screen().contains("[y/N]"), "{}", terminal.screen());
         assert_eq!(terminal.wait(), Exit::Code(0));
         assert_broken(&store, "x", &mut run);
-        let mut run = working(store.run());
+        let mut run = working(store.run_with_ttl("30s"));
         assert_ended(&breaking(&store).output());
         assert_broken(&store, "x", &mut run);
     }
@@ -81,7 +81,7 @@ fn with_yes_no_prompt_is_shown() {
 fn without_a_terminal_yes_has_to_be_given() {
     let line = "dlock: break asks for confirmation, and standard input is not a terminal: give --yes\n";
     for store in Store::each() {
-        let mut run = working(store.run());
+        let mut run = working(store.run_with_ttl("30s"));
         for input in ["", "n\n", "y\n"] {
             let mut unconfirmed = store.place.bare().args(["break", "-b", store.url(), "x"]);
             unconfirmed = unconfirmed.stdin(std::process::Stdio::piped());
@@ -109,12 +109,12 @@ fn a_free_lock_needs_no_confirmation() {
 fn a_late_confirmation_does_not_break_the_next_holder() {
     for options in [&[][..], &["--force"]] {
         for store in Store::each() {
-            let mut first = working(store.run());
+            let mut first = working(store.run_with_ttl("30s"));
             let mut terminal = at_a_terminal(&store, options);
             terminal.expect("[y/N] ");
             first.signal(Signal::SIGTERM);
             first.wait();
-            let mut second = working(store.run());
+            let mut second = working(store.run_with_ttl("30s"));
             terminal.type_keys("y\n");
             terminal.expect(": that hold has ended\n");
             assert_eq!(terminal.wait(), Exit::Code(0));
@@ -126,13 +126,12 @@ fn a_late_confirmation_does_not_break_the_next_holder() {
 }
 
 /// A server may close an idle connection.
-#[cfg(feature = "redis")]
 #[test]
 fn a_late_confirmation_does_not_need_the_first_connection() {
     use crate::support::{SOON, redis::Redis, wait::until};
     let redis = Redis::start();
     let store = Store::on(&redis);
-    let mut run = working(store.run());
+    let mut run = working(store.run_with_ttl("30s"));
     let mut terminal = at_a_terminal(&store, &[]);
     terminal.expect(QUESTION);
     redis.command(&["CLIENT", "KILL", "TYPE", "normal"]);

@@ -3,11 +3,11 @@
 use super::{
     assert_ended, assert_not_yet, breaking, host, pretend_other_host, stubborn, user, without_times, working,
 };
+use crate::acquire::queue::fixture::{go_on, stop};
 use crate::support::SOON;
 use crate::support::running::{Exit, Output};
 use crate::support::store::Store;
 use crate::support::wait::until;
-use crate::wait::queue::fixture::{go_on, stop};
 use nix::sys::signal::Signal;
 
 /// A lease without a process; its token is in the file `token`.
@@ -68,7 +68,7 @@ fn the_hold_of_a_token_is_removed_only_with_force() {
 #[test]
 fn a_dlock_that_releases_by_itself_is_not_removed_by_force() {
     for store in Store::each() {
-        let mut run = working(store.run());
+        let mut run = working(store.run_with_ttl("30s"));
         assert_ended(&breaking(&store).arg("--force").output());
         super::assert_broken(&store, "x", &mut run);
     }

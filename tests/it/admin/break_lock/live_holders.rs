@@ -1,6 +1,7 @@
 //! A live holder that is notified.
 
-use super::{assert_broken, assert_ended, assert_not_yet, breaking, host, stubborn, token_of, user, working};
+use super::{assert_broken, assert_ended, assert_not_yet, breaking, host, token_of, user, working};
+use super::{let_go, lingering, stubborn};
 use crate::support::SOON;
 use crate::support::running::Exit;
 use crate::support::store::Store;
@@ -9,7 +10,7 @@ use crate::support::wait::until;
 #[test]
 fn the_holder_stops_its_command_and_reports_who_broke_the_lock_and_why() {
     for store in Store::each() {
-        let mut run = working(store.run().args(["--report", "r"]));
+        let mut run = working(store.run_with_ttl("30s").args(["--report", "r"]));
         let token = token_of(&run);
         let output = breaking(&store).args(["--reason", "hangs, see #4711"]).output();
         let (url, host, user) = (store.url(), host(), user());
@@ -35,7 +36,7 @@ fn the_holder_stops_its_command_and_reports_who_broke_the_lock_and_why() {
 #[test]
 fn the_history_records_who_broke_the_lock_and_why() {
     for store in Store::each() {
-        let mut run = working(store.run());
+        let mut run = working(store.run_with_ttl("30s"));
         assert_ended(&breaking(&store).args(["--reason", "hangs"]).output());
         assert_eq!(run.wait().exit, Exit::Code(76));
         let history = store.place.bare().args(["status", "-b", store.url(), "--history"]).name("x");
@@ -54,7 +55,7 @@ fn the_whole_tree_is_dead_before_the_next_one_begins() {
     for on_lost in ["kill", "warn"] {
         for store in Store::each() {
             let inherited_lock = store.place.inherited_lock();
-            let run = store.run().args(["--grace", "200ms", "--on-lost", on_lost]);
+            let run = store.run_with_ttl("30s").args(["--grace", "200ms", "--on-lost", on_lost]);
             let mut run = stubborn(run, &inherited_lock);
             let mut next_holder = store.next_holder(&inherited_lock);
             assert_ended(&breaking(&store).output());
@@ -76,7 +77,7 @@ fn the_whole_tree_is_dead_before_the_next_one_begins() {
 fn the_command_may_clean_up_first() {
     for store in Store::each() {
         // The shell reports that its `sleep` was terminated.
-        let text = "exec 2>said; trap 'sleep 0.3; echo cleaned >cleaned; exit 3' TERM; echo ready; while :; do sleep 0.01; done";
+        let text = "exec 2>said; trap 'sleep 0.3; echo cleaned >cleaned; exit 3' TERM; echo ready; while :; do sleep 0.05; done";
         let mut run = store.run_with_ttl("30s").sh(text).spawn();
         run.await_ready();
         assert_ended(&breaking(&store).output());
@@ -90,7 +91,7 @@ fn breaking_a_free_lock_succeeds() {
     for store in Store::each() {
         let free = format!("x on {} is free\n", store.url());
         assert_eq!(breaking(&store).output().outcome(), (Exit::Code(0), free.as_str(), ""));
-        assert_eq!(store.run().command(["true"]).output().exit, Exit::Code(0));
+        assert_eq!(store.run_with_ttl("30s").command(["true"]).output().exit, Exit::Code(0));
         assert_eq!(breaking(&store).arg("--force").output().outcome(), (Exit::Code(0), free.as_str(), ""));
     }
 }
@@ -99,9 +100,8 @@ fn breaking_a_free_lock_succeeds() {
 fn without_waiting_the_holder_is_notified_as_well() {
     for store in Store::each() {
         let inherited_lock = store.place.inherited_lock();
-        let run = store.run_with_ttl("30s").args(["--grace", "3s"]);
-        let mut run = run.probe(["--inherited-lock", inherited_lock.path(), "signals"]).spawn();
-        run.await_ready();
+        let run = store.run_with_ttl("60s").args(["--grace", "20s"]);
+        let mut run = lingering(run, &inherited_lock);
         let output = breaking(&store).args(["--wait", "0", "--reason", "now"]).output();
         let (host, user) = (host(), user());
         let (rest, help) = match store.url().starts_with("redis") {
@@ -124,10 +124,10 @@ fn without_waiting_the_holder_is_notified_as_well() {
             store.place.bare().args(["status", "-b", store.url(), "--json"]).name("x").output().stdout;
         assert!(shown.contains("\"phase\":\"revoking\""), "{shown}");
         run.await_stdout("TERM");
-        let output = breaking(&store).args(["--wait", "forever", "--reason", "again"]).output();
-        assert_ended(&output);
-        let before = format!(", already broken by {user}@{host}: now\n");
-        assert!(output.stdout.contains(&before), "{}", output.stdout);
+        let mut again = breaking(&store).args(["--wait", "forever", "--reason", "again"]).spawn();
+        again.await_stdout(&format!(", already broken by {user}@{host}: now\n"));
+        let_go(&run);
+        assert_ended(&again.wait());
         assert!(inherited_lock.is_free());
         // The first reason is kept.
         let output = run.wait();
@@ -140,10 +140,12 @@ fn without_waiting_the_holder_is_notified_as_well() {
 fn quiet_silences_contention_but_not_the_requested_output() {
     for store in Store::each() {
         let inherited_lock = store.place.inherited_lock();
-        let mut run = stubborn(store.run_with_ttl("30s").args(["--grace", "1s"]), &inherited_lock);
+        let run = store.run_with_ttl("60s").args(["--grace", "20s"]);
+        let mut run = lingering(run, &inherited_lock);
         let output = breaking(&store).args(["-q", "--wait", "0"]).output();
         assert_eq!((output.exit, output.stderr.as_str()), (Exit::Code(75), ""));
         assert!(output.stdout.starts_with("x is held by "), "{}", output.stdout);
+        let_go(&run);
         assert_broken(&store, "x", &mut run);
     }
 }
@@ -152,8 +154,8 @@ fn quiet_silences_contention_but_not_the_requested_output() {
 #[test]
 fn an_earlier_hold_is_not_broken() {
     for store in Store::each() {
-        let old = store.run().sh("echo $DLOCK_FENCING_TOKEN").output().stdout;
-        let mut run = working(store.run());
+        let old = store.run_with_ttl("30s").sh("echo $DLOCK_FENCING_TOKEN").output().stdout;
+        let mut run = working(store.run_with_ttl("30s"));
         let output = breaking(&store).args(["--fencing-token", old.trim()]).output();
         let line = format!("x on {} is not held with fencing token {old}", store.url());
         assert_eq!(output.outcome(), (Exit::Code(0), line.as_str(), ""));
@@ -172,7 +174,7 @@ fn an_earlier_hold_is_not_broken() {
 #[test]
 fn a_reason_is_escaped_for_the_terminal() {
     for store in Store::each() {
-        let mut run = working(store.run());
+        let mut run = working(store.run_with_ttl("30s"));
         let reason = "a\nb \u{1b}[31mred \u{202e}";
         assert_ended(&breaking(&store).args(["--reason", reason]).output());
         let stderr = run.wait().stderr;
@@ -185,7 +187,7 @@ fn a_reason_is_escaped_for_the_terminal() {
 #[test]
 fn the_longest_reason_arrives_whole() {
     for store in Store::each() {
-        let mut run = working(store.run());
+        let mut run = working(store.run_with_ttl("30s"));
         let reason = "é".repeat(500);
         assert_ended(&breaking(&store).args(["--reason", &reason]).output());
         assert!(run.wait().stderr.contains(&format!(": {reason}; the command was stopped")));
@@ -197,8 +199,13 @@ fn the_longest_reason_arrives_whole() {
 fn two_breaks_may_run_at_the_same_time() {
     for store in Store::each() {
         let inherited_lock = store.place.inherited_lock();
-        let mut run = stubborn(store.run().args(["--grace", "200ms"]), &inherited_lock);
+        let run = store.run_with_ttl("60s").args(["--grace", "20s"]);
+        let mut run = lingering(run, &inherited_lock);
         let mut others: Vec<_> = (0..2).map(|_| breaking(&store).spawn()).collect();
+        for other in &mut others {
+            other.await_stdout("x is held by ");
+        }
+        let_go(&run);
         for other in &mut others {
             assert_ended(&other.wait());
         }
@@ -212,17 +219,17 @@ fn two_breaks_may_run_at_the_same_time() {
 fn an_interrupted_break_has_notified_the_holder() {
     for store in Store::each() {
         let inherited_lock = store.place.inherited_lock();
-        let mut run = stubborn(store.run_with_ttl("30s").args(["--grace", "1s"]), &inherited_lock);
+        let run = store.run_with_ttl("60s").args(["--grace", "20s"]);
+        let mut run = lingering(run, &inherited_lock);
         let mut breaks = breaking(&store).args(["--wait", "forever"]).spawn();
         let phase =
             || store.place.bare().args(["status", "-b", store.url(), "--json"]).name("x").output().stdout;
         until(SOON, "its word", || phase().contains("\"phase\":\"revoking\""));
         breaks.signal(nix::sys::signal::Signal::SIGINT);
         let output = breaks.wait();
-        // It may have ended by then.
-        let by_signal = Exit::by(nix::sys::signal::Signal::SIGINT);
-        assert!([by_signal, Exit::Code(0)].contains(&output.exit), "{output:?}");
+        assert_eq!(output.exit, Exit::by(nix::sys::signal::Signal::SIGINT), "{output:?}");
         assert_eq!(output.stderr, "");
+        let_go(&run);
         assert_broken(&store, "x", &mut run);
     }
 }

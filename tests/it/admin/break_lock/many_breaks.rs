@@ -1,11 +1,11 @@
 //! A lock that is broken repeatedly while many clients wait for it.
 
 use super::breaking;
+use crate::acquire::queue::fixture::Queue;
 use crate::support::SOON;
 use crate::support::probe;
 use crate::support::running::Exit;
 use crate::support::wait::until;
-use crate::wait::queue::fixture::Queue;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -9,7 +9,7 @@ use crate::support::wait::until;
 use nix::sys::signal::Signal;
 
 fn long(store: &Store) -> Dlock {
-    store.run().args(["--min-hold", "1h"])
+    store.run_with_ttl("30s").args(["--min-hold", "1h"])
 }
 
 /// A run whose command has ended and whose lock is kept.
@@ -30,7 +30,7 @@ fn a_lock_kept_by_min_hold_is_freed_at_once() {
             assert_ended(&breaking(&store).output());
             assert!(!store.is_held());
             assert_eq!(run.wait().outcome(), (Exit::Code(status), "", ""));
-            assert_eq!(store.run().command(["true"]).output().exit, Exit::Code(0));
+            assert_eq!(store.run_with_ttl("30s").command(["true"]).output().exit, Exit::Code(0));
         }
     }
 }
@@ -39,7 +39,7 @@ fn a_lock_kept_by_min_hold_is_freed_at_once() {
 fn a_waiter_for_a_lock_kept_by_min_hold_is_granted_it() {
     for store in Store::each() {
         let mut run = kept(&store, "exit 0");
-        let mut waiter = store.run().args(["-v", "--wait", "forever"]).sh("echo ran").spawn();
+        let mut waiter = store.run_with_ttl("30s").args(["-v", "--wait", "forever"]).sh("echo ran").spawn();
         waiter.await_stderr("waiting");
         assert_ended(&breaking(&store).output());
         let output = waiter.wait();
@@ -53,11 +53,11 @@ fn a_waiter_for_a_lock_kept_by_min_hold_is_granted_it() {
 fn a_waiter_is_granted_the_lock_although_its_former_holder_is_gone() {
     let store = Store::file();
     let mut run = kept(&store, "exit 0");
-    let mut waiter = store.run().args(["-v", "--wait", "forever"]).sh("echo ran").spawn();
+    let mut waiter = store.run_with_ttl("30s").args(["-v", "--wait", "forever"]).sh("echo ran").spawn();
     waiter.await_stderr("waiting");
     run.signal(Signal::SIGTERM);
     assert_eq!(run.wait().exit, Exit::Code(0));
-    assert_eq!(store.run().command(["true"]).output().exit, Exit::Code(75));
+    assert_eq!(store.run_with_ttl("30s").command(["true"]).output().exit, Exit::Code(75));
     assert_ended(&breaking(&store).output());
     let output = waiter.wait();
     assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(0), "ran\n"));
@@ -70,6 +70,6 @@ fn a_broken_run_does_not_apply_min_hold() {
         let mut run = working(long(&store));
         assert_ended(&breaking(&store).output());
         assert_broken(&store, "x", &mut run);
-        assert_eq!(store.run().sh("echo ran").output().outcome(), (Exit::Code(0), "ran\n", ""));
+        assert_eq!(store.run_with_ttl("30s").sh("echo ran").output().outcome(), (Exit::Code(0), "ran\n", ""));
     }
 }

@@ -2,16 +2,13 @@
 
 mod confirmation;
 mod dead_holders;
-#[cfg(feature = "redis")]
 mod force;
 mod foreign;
 mod live_holders;
 mod many_breaks;
 mod min_hold;
 mod races;
-#[cfg(feature = "redis")]
 pub mod readme;
-#[cfg(feature = "redis")]
 mod rights;
 mod several_holders;
 mod stopped_holders;
@@ -19,7 +16,6 @@ mod usage;
 
 use crate::support::dlock::Dlock;
 use crate::support::inherited_lock::InheritedLock;
-#[cfg(feature = "redis")]
 use crate::support::resp::Value;
 use crate::support::running::{Exit, Output, Running};
 use crate::support::store::Store;
@@ -56,6 +52,20 @@ fn stubborn(run: Dlock, inherited_lock: &InheritedLock) -> Running {
     let mut run = run.probe(["--inherited-lock", inherited_lock.path(), "tree", "3", &pids]).spawn();
     run.await_ready();
     run
+}
+
+/// A run whose command goes on after SIGTERM until it is [let go](let_go), so that its hold lasts until then.
+#[track_caller]
+fn lingering(run: Dlock, inherited_lock: &InheritedLock) -> Running {
+    let rule = format!("leave:{}=0", run.place().arg("go"));
+    let mut run = run.probe(["--inherited-lock", inherited_lock.path(), "signals", &rule]).spawn();
+    run.await_ready();
+    run
+}
+
+/// Ends the command of a run that is [`lingering`].
+fn let_go(run: &Running) {
+    run.place().write("go", "");
 }
 
 fn host() -> String {
@@ -111,7 +121,6 @@ fn without_times(text: &str) -> String {
 }
 
 /// Makes a holder appear to live on another host, so that it cannot be continued from here.
-#[cfg(feature = "redis")]
 #[track_caller]
 fn pretend_other_host(store: &Store) {
     let space = store.space();

@@ -47,7 +47,7 @@ fn break_around_the_end(store: &Store, options: &[&str]) -> (u32, u32) {
             assert!(!store.is_held(), "round {round}");
         } else {
             // A hold inspected before the command had ended was broken; one that was kept afterwards, too.
-            let output = store.run().command(["true"]).output();
+            let output = store.run_with_ttl("30s").command(["true"]).output();
             assert_eq!(output.exit, Exit::Code(0), "round {round}: {output:?}");
         }
     }

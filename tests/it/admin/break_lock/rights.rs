@@ -10,7 +10,7 @@ fn a_user_without_write_permission_is_refused() {
     let redis = Redis::start();
     let store = Store::on(&redis);
     let mut run = working(store.run_with_ttl("30s"));
-    let mut waiter = store.run().args(["-v", "--wait", "forever"]).command(["true"]).spawn();
+    let mut waiter = store.run_with_ttl("30s").args(["-v", "--wait", "forever"]).command(["true"]).spawn();
     waiter.await_stderr("waiting");
     let dlock = |user: &str| {
         let url = format!("redis://{user}:s3cret@127.0.0.1:{}/0", redis.port());

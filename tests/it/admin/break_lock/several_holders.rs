@@ -1,10 +1,10 @@
 //! Locks with several holders, and holders of several locks.
 
 use super::{assert_broken, assert_ended, breaking, breaking_of, host, token_of, user, working};
+use crate::acquire::queue::fixture::Queue;
 use crate::support::dlock::BINARY;
 use crate::support::running::Exit;
 use crate::support::store::Store;
-use crate::wait::queue::fixture::Queue;
 
 /// In every mode with several holders.
 fn shared() -> Vec<(Store, &'static [&'static str])> {
@@ -15,7 +15,7 @@ fn shared() -> Vec<(Store, &'static [&'static str])> {
 #[test]
 fn all_sharing_holders_are_notified() {
     for (store, way) in shared() {
-        let mut runs: Vec<_> = (0..3).map(|_| working(store.run().args(way))).collect();
+        let mut runs: Vec<_> = (0..3).map(|_| working(store.run_with_ttl("30s").args(way))).collect();
         let output = breaking(&store).output();
         assert_eq!(output.stdout.matches("x is held by ").count(), 3, "{}", output.stdout);
         assert_ended(&output);
@@ -29,7 +29,7 @@ fn all_sharing_holders_are_notified() {
 #[test]
 fn only_the_named_holder_is_notified() {
     for (store, way) in shared() {
-        let mut runs: Vec<_> = (0..3).map(|_| working(store.run().args(way))).collect();
+        let mut runs: Vec<_> = (0..3).map(|_| working(store.run_with_ttl("30s").args(way))).collect();
         let output = breaking(&store).args(["--fencing-token", &token_of(&runs[1])]).output();
         assert_eq!(output.stdout.matches("x is held by ").count(), 1, "{}", output.stdout);
         assert_ended(&output);
@@ -55,7 +55,7 @@ fn a_waiter_for_all_holders_is_granted_the_lock_then() {
     for store in Store::each() {
         let inherited_lock = store.place.inherited_lock();
         let reader = || {
-            let run = store.run().args(["--shared", "--grace", "200ms"]);
+            let run = store.run_with_ttl("30s").args(["--shared", "--grace", "200ms"]);
             let mut run = run.probe(["--inherited-lock", inherited_lock.path(), "ignore-term"]).spawn();
             run.await_ready();
             run
@@ -82,7 +82,7 @@ fn a_run_and_the_one_inside_it_stop() {
         let inherited_lock = store.place.inherited_lock();
         let probe = crate::support::probe::path();
         let inner = format!(
-            "trap '' TERM; '{BINARY}' run -b '{}' --ttl 3s --grace 200ms x -- '{}' --inherited-lock '{}' ignore-term 2>inner; \
+            "trap '' TERM; '{BINARY}' run -b '{}' --ttl 30s --grace 200ms x -- '{}' --inherited-lock '{}' ignore-term 2>inner; \
              echo inner=$? >status",
             store.url(),
             probe.display(),
@@ -104,10 +104,10 @@ fn a_run_and_the_one_inside_it_stop() {
 fn a_lock_held_only_by_the_inner_run_ends_only_the_inner_run() {
     for store in Store::each() {
         let inner = format!(
-            "'{BINARY}' run -b '{}' --ttl 3s y -- sh -c 'echo ready; exec sleep 1000' 2>inner; echo inner=$?",
+            "'{BINARY}' run -b '{}' --ttl 30s y -- sh -c 'echo ready; exec sleep 1000' 2>inner; echo inner=$?",
             store.url()
         );
-        let mut run = store.run().sh(&inner).spawn();
+        let mut run = store.run_with_ttl("30s").sh(&inner).spawn();
         run.await_ready();
         assert_ended(&breaking_of(&store, "y").output());
         let output = run.wait();
@@ -118,7 +118,7 @@ fn a_lock_held_only_by_the_inner_run_ends_only_the_inner_run() {
 #[test]
 fn a_holder_of_several_locks_releases_all() {
     for store in Store::each() {
-        let mut run = working(store.run().arg("y").args(["--min-hold", "0"]));
+        let mut run = working(store.run_with_ttl("30s").arg("y").args(["--min-hold", "0"]));
         assert_ended(&breaking_of(&store, "y").output());
         assert_broken(&store, "y", &mut run);
         for name in ["x", "y"] {

@@ -1,17 +1,14 @@
 //! A holder that is stopped, or on another host.
 
 use super::{assert_broken, assert_ended, breaking};
-#[cfg(feature = "redis")]
 use super::{pretend_other_host, stubborn, working};
+use crate::acquire::queue::fixture::go_on;
+use crate::acquire::queue::fixture::stop;
 use crate::support::SOON;
 use crate::support::process;
-#[cfg(feature = "redis")]
 use crate::support::running::Exit;
 use crate::support::store::Store;
 use crate::support::wait::until;
-#[cfg(feature = "redis")]
-use crate::wait::queue::fixture::go_on;
-use crate::wait::queue::fixture::stop;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
@@ -20,7 +17,8 @@ use nix::unistd::Pid;
 fn a_command_that_is_stopped_is_stopped_for_good() {
     for store in Store::each() {
         let inherited_lock = store.place.inherited_lock();
-        let mut run = store.run().probe(["--inherited-lock", inherited_lock.path(), "signals"]).spawn();
+        let run = store.run_with_ttl("30s").args(["--grace", "600ms"]);
+        let mut run = run.probe(["--inherited-lock", inherited_lock.path(), "signals"]).spawn();
         run.await_ready();
         let command = run.command();
         killpg(Pid::from_raw(command), Signal::SIGSTOP).unwrap();
@@ -48,12 +46,12 @@ fn a_stopped_dlock_releases_the_lock() {
 }
 
 /// A dlock that is not continued: its guard ends the command in time, and the hold then ends with its lease.
-#[cfg(feature = "redis")]
 #[test]
 fn a_stopped_dlock_on_another_host_loses_the_lock_when_its_command_is_dead() {
     let store = Store::redis();
     let inherited_lock = store.place.inherited_lock();
-    let mut run = stubborn(store.run(), &inherited_lock);
+    // Long enough for the first break to come before its end.
+    let mut run = stubborn(store.run_with_ttl("8s"), &inherited_lock);
     let mut next_holder = store.next_holder(&inherited_lock);
     pretend_other_host(&store);
     stop(&run);
@@ -73,7 +71,6 @@ fn a_stopped_dlock_on_another_host_loses_the_lock_when_its_command_is_dead() {
 }
 
 /// The server notifies it: its next renewal would be in twenty minutes.
-#[cfg(feature = "redis")]
 #[test]
 fn a_dlock_on_another_host_is_notified_by_the_store() {
     let store = Store::redis();
@@ -83,12 +80,11 @@ fn a_dlock_on_another_host_is_notified_by_the_store() {
     assert_broken(&store, "x", &mut run);
 }
 
-#[cfg(feature = "redis")]
 #[test]
 fn without_pushes_the_break_is_seen_at_the_next_renewal() {
     let store = Store::redis();
     let old = format!("{}&protocol=resp2", store.url());
-    let mut run = working(store.place.run().backend(&old).args(["--ttl", "3s"]));
+    let mut run = working(store.place.run().backend(&old).args(["--ttl", "9s"]));
     pretend_other_host(&store);
     let breaks = store.place.bare().args(["break", "--yes", "-b", &old]).name("x").output();
     assert_ended(&breaks);
@@ -96,14 +92,13 @@ fn without_pushes_the_break_is_seen_at_the_next_renewal() {
 }
 
 /// A lease whose expiry was removed is alive as well, and must not be removed before its command is dead.
-#[cfg(feature = "redis")]
 #[test]
 fn a_lock_whose_expiry_was_removed_is_kept_until_the_command_is_dead() {
     let store = Store::redis();
     let inherited_lock = store.place.inherited_lock();
     // It is not notified, so that it restores nothing before its next renewal.
     let old = format!("{}&protocol=resp2", store.url());
-    let run = store.place.run().backend(&old).args(["--ttl", "3s", "--grace", "300ms"]);
+    let run = store.place.run().backend(&old).args(["--ttl", "9s", "--grace", "300ms"]);
     let mut run = stubborn(run, &inherited_lock);
     pretend_other_host(&store);
     let space = store.space();

@@ -8,6 +8,7 @@ use crate::support::running::Exit;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Command;
 
 fn mode(path: &Path, mode: u32) {
     fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
@@ -110,7 +111,7 @@ fn a_denied_directory_is_refused_as_by_a_run() {
     fs::create_dir(&closed).unwrap();
     mode(Path::new(&closed), 0o755);
     let named = place.url();
-    for (url, check) in [(named.as_str(), "writing"), ("file:", "init")] {
+    for (url, check) in [(named.as_str(), "writing"), ("file:", "directory")] {
         let set = |run: Dlock| {
             by_other_user(
                 &place,
@@ -168,6 +169,18 @@ fn a_network_file_system_is_one_warning() {
         assert_eq!(found.answer(question), ("unknown", "NFS: locks are made elsewhere"));
     }
     assert_eq!(found.at("problem"), [""; 0]);
+}
+
+/// On a file system that grants every lock.
+#[test]
+fn locks_that_do_not_exclude_are_a_problem() {
+    let place = Place::new();
+    let source = place.write("flock.c", "int flock(int file, int operation) { return 0; }\n");
+    let library = place.path("flock.so");
+    let built = Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&library, &source]).status();
+    assert!(built.expect("a C compiler: apt-get install gcc").success());
+    let found = Findings::of(doctor(&place, &place.url()).env("LD_PRELOAD", &library));
+    assert_eq!(found.only("exclusion", "problem"), "flock(2) grants an exclusive lock twice");
 }
 
 /// On a separate tmpfs with these options, after a shell script.

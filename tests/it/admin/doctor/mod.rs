@@ -2,18 +2,13 @@
 
 mod fencing_floor;
 mod files;
-#[cfg(feature = "redis")]
 mod healthy;
 mod host;
 mod output;
 mod policy;
-#[cfg(feature = "redis")]
 mod protocol;
-#[cfg(feature = "redis")]
 mod rights;
-#[cfg(feature = "redis")]
 mod servers;
-#[cfg(feature = "redis")]
 mod unreachable;
 
 use crate::support::dlock::Dlock;

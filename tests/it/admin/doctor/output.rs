@@ -43,8 +43,11 @@ fn quiet_silences_notices_and_not_the_findings() {
 fn an_unsupported_option_is_64() {
     let run = |args: &[&str]| Dlock::bare().arg("doctor").args(args).output();
     for (args, line) in [
-        (&["x", "y"][..], "dlock: unexpected argument 'y' found\n"),
-        (&["--jsn"], "dlock: unexpected argument '--jsn' found; did you mean --json\n"),
+        (&["--jsn"][..], "dlock: unexpected argument '--jsn' found; did you mean --json\n"),
+        (
+            &["x", "y"],
+            "dlock: doctor checks a store, and takes no NAME: for the state of a lock, see dlock status NAME\n",
+        ),
         (
             &["--", "true"],
             "dlock: doctor checks a store, and takes no NAME: for the state of a lock, see dlock status NAME\n",

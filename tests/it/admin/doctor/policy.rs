@@ -36,28 +36,24 @@ fn a_policy_is_not_json() {
 #[test]
 fn a_url_with_a_username_needs_no_password() {
     let policies: &[(&str, &str)] = &[
-        #[cfg(feature = "redis")]
         ("redis://me@h.invalid", "ACL SETUSER me reset on >PASSWORD ~dlock:*"),
-        #[cfg(feature = "redis")]
         ("redlock://me@a.invalid,b.invalid,c.invalid", "ACL SETUSER me reset on >PASSWORD ~dlock:*"),
-        #[cfg(feature = "redis")]
         (
             "redis-sentinel://me@a.invalid/locks?sentinel_username=watcher",
             "\nACL SETUSER watcher reset on >SENTINEL_PASSWORD +sentinel|",
         ),
-        #[cfg(feature = "etcd")]
         ("etcd://me@h.invalid", "\netcdctl user grant-role me dlock-me\n"),
-        #[cfg(feature = "zookeeper")]
         (
             "zookeeper://me@h.invalid",
             "addauth digest me:PASSWORD\ncreate /dlock\nsetAcl /dlock auth:me:cdrwa\n",
         ),
-        #[cfg(feature = "postgres")]
         ("postgres://me@h.invalid/app", "\nCREATE ROLE \"me\" LOGIN"),
-        #[cfg(feature = "mysql")]
         ("mysql://me@h.invalid/app", "\nCREATE USER IF NOT EXISTS 'me'"),
-        #[cfg(feature = "memcached")]
         ("memcached://me@h.invalid", ""),
+        ("consul://h.invalid", "consul acl policy create -name dlock"),
+        ("s3://b/p?region=x", "\"Resource\": \"arn:aws:s3:::b/p/*\""),
+        ("dynamodb://abc?region=cn-x", "\"Resource\": \"arn:aws-cn:dynamodb:cn-x:*:table/abc\""),
+        ("k8s://jobs", "  verbs: [\"get\", \"create\", \"update\", \"watch\", \"list\"]"),
     ];
     for (url, commands) in policies {
         let output = doctor(&Place::new(), url).args(["--policy", "-q"]).output();
@@ -67,7 +63,6 @@ fn a_url_with_a_username_needs_no_password() {
 }
 
 /// The username of a table of the configuration, as that of a URL.
-#[cfg(feature = "etcd")]
 #[test]
 fn a_table_with_a_username_needs_no_password() {
     let place = Place::new();
@@ -78,7 +73,6 @@ fn a_table_with_a_username_needs_no_password() {
     assert!(output.stdout.ends_with("etcdctl user grant-role me dlock-me\n"), "{}", output.stdout);
 }
 
-#[cfg(feature = "redis")]
 mod redis {
     use super::*;
     use crate::admin::doctor::Findings;

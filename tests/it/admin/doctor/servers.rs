@@ -3,6 +3,7 @@
 use super::{Findings, doctor};
 use crate::run::faults::shim::{Clocks, HOUR};
 use crate::support::SOON;
+use crate::support::doctor::assert_run_agrees;
 use crate::support::fake::Fake;
 use crate::support::place::Place;
 use crate::support::redis::{Connection, Options, Redis};
@@ -136,6 +137,7 @@ fn a_replica_is_a_problem_and_names_its_master() {
     let found = findings(&replica);
     assert_eq!(found.only("role", "problem"), format!("a replica of 127.0.0.1:{port}"));
     assert_eq!(found.check("role")[0]["remedy"], format!("name the master, 127.0.0.1:{port}"));
+    assert_run_agrees(&replica.url(), "role", 69, "name the master");
     assert_eq!(found.at("problem"), ["role"]);
     // Its master may lose writes that the replica does not have yet.
     let found = findings(&master);
@@ -206,6 +208,7 @@ fn a_sentinel_is_a_problem() {
     let found = Findings::of(doctor(&place, &format!("redis://127.0.0.1:{port}/0")));
     assert_eq!(found.only("role", "problem"), "a Sentinel");
     assert_eq!(found.at("problem"), ["role"]);
+    assert_run_agrees(&format!("redis://127.0.0.1:{port}/0"), "role", 78, "name the server that it monitors");
     sentinel.kill().unwrap();
     sentinel.wait().unwrap();
 }
@@ -247,7 +250,7 @@ fn a_skewed_clock_is_a_warning_and_an_hour_is_a_problem() {
 fn a_slow_server_needs_a_longer_lease() {
     let pings = AtomicU32::new(0);
     let slow = Fake::scripted(move |words| {
-        if words[0] == "PING" && pings.fetch_add(1, Ordering::Relaxed) < 4 {
+        if words[0] == "PING" && pings.fetch_add(1, Ordering::Relaxed) < 11 {
             std::thread::sleep(Duration::from_millis(350));
         }
         Some(match words[0].as_str() {
@@ -256,7 +259,7 @@ fn a_slow_server_needs_a_longer_lease() {
         })
     });
     let url = format!("redis://127.0.0.1:{}/0", slow.port());
-    let found = Findings::of(doctor(&Place::new(), &url).args(["--connect-timeout", "1s"]));
+    let found = Findings::of(doctor(&Place::new(), &url).args(["--connect-timeout", "3s"]));
     found.only("latency", "warning");
     assert!(found.recommended_ttl_ms().is_some_and(|ms| ms >= 35_000), "{found:?}");
 }

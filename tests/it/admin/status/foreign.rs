@@ -1,6 +1,5 @@
 //! Locks held by programs other than dlock, and other content of lock files and keys.
 
-#[cfg(feature = "redis")]
 mod on_redis;
 
 use super::{names, status, the_lock};
@@ -96,7 +95,10 @@ fn status_never_makes_another_dlock_fail() {
     for store in Store::each() {
         let mut watch = status(&store).args(["--json", "--watch=100ms", "x", "*"]).spawn();
         for _ in 0..30 {
-            assert_eq!(store.run().command(["true"]).output().outcome(), (Exit::Code(0), "", ""));
+            assert_eq!(
+                store.run_with_ttl("30s").command(["true"]).output().outcome(),
+                (Exit::Code(0), "", "")
+            );
             assert_eq!(status(&store).arg("x").output().exit, Exit::Code(0));
         }
         watch.assert_running();

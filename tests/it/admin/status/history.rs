@@ -2,12 +2,18 @@
 
 mod in_files;
 mod of_all_locks;
+mod times;
 
 use super::{holding, host, parse, status, user, waiting};
+use crate::support::SOON;
+use crate::support::dlock::Dlock;
+use crate::support::inherited_lock::store_clock;
 use crate::support::running::{Exit, Output};
 use crate::support::store::Store;
+use crate::support::wait::eventually;
 use nix::sys::signal::Signal;
 use serde_json::Value;
+use std::time::Duration;
 
 /// The last outcomes of a lock, the latest first.
 #[track_caller]
@@ -22,10 +28,31 @@ fn history(store: &Store, name: &str) -> Vec<Value> {
     }
 }
 
-/// The last one.
+/// The last one: that of the run with the latest fencing token, if any ran. When a run began is the time of its
+/// record less the time it held, and so too late by as long as its dlock or the store stood still in between.
 #[track_caller]
 fn last(store: &Store) -> Value {
-    history(store, "x").into_iter().next().expect("an outcome")
+    let outcomes = history(store, "x").into_iter().rev();
+    outcomes.max_by_key(|record| record["fencing_token"].as_u64()).expect("an outcome")
+}
+
+/// Asserts that those that began last come first.
+#[track_caller]
+fn assert_latest_first(history: &[Value]) {
+    let began: Vec<&str> = history.iter().map(|record| record["began_at"].as_str().unwrap()).collect();
+    assert!(began.is_sorted_by(|one, next| one >= next), "{began:?}");
+}
+
+/// The output of an attempt that does not get the lock, of which there is a record in the history of `x`: only a
+/// store that is quick keeps one.
+#[track_caller]
+fn refused(store: &Store, attempt: impl Fn() -> Dlock) -> Output {
+    eventually(SOON, "a record of an attempt", || {
+        let output = attempt().output();
+        assert_eq!(output.exit, Exit::Code(75), "{output:?}");
+        let records = history(store, "x");
+        records.iter().any(|record| record["outcome"] == "contended").then_some(output)
+    })
 }
 
 /// Outcome, dlock's exit, the command's status and its signal.
@@ -40,22 +67,27 @@ fn outcome_of(record: &Value) -> (&str, i64, Option<i64>, Option<i64>) {
 }
 
 fn run(store: &Store, text: &str) -> Output {
-    store.run().sh(text).output()
+    store.run_with_ttl("30s").sh(text).output()
 }
 
 /// Of several locks, the one that was held is named in the history of the others.
 #[test]
 fn the_reason_names_the_lock_that_was_held() {
     for store in Store::each() {
-        let mut held = holding(store.run().no_name().name("zz"));
-        let output = store.run().no_name().args(["aa", "zz"]).command(["true"]).output();
-        assert_eq!(output.exit, Exit::Code(75));
-        drop(held.take_stdin());
-        held.wait();
+        let mut held = holding(store.run_with_ttl("30s").no_name().name("zz"));
         let why = |name: &str| {
             let shown = status(&store).args(["--history", name]).output().stdout;
-            shown.lines().find(|line| line.contains("contended")).expect("the run").to_owned()
+            shown.lines().find(|line| line.contains("contended")).map(str::to_owned)
         };
+        // Only a store that is quick keeps a record of it.
+        eventually(SOON, "records of a run", || {
+            let run = store.run_with_ttl("30s").no_name().args(["aa", "zz"]).command(["true"]);
+            assert_eq!(run.output().exit, Exit::Code(75));
+            why("aa").and(why("zz"))
+        });
+        drop(held.take_stdin());
+        held.wait();
+        let why = |name: &str| why(name).expect("the run");
         assert!(why("aa").contains("zz is held by "), "{}", why("aa"));
         assert!(why("zz").contains("held by ") && !why("zz").contains("is held by "), "{}", why("zz"));
     }
@@ -65,30 +97,34 @@ fn the_reason_names_the_lock_that_was_held() {
 #[test]
 fn an_outcome_is_recorded_completely() {
     for store in Store::each() {
-        let run = store.run().args(["--note", "by hand"]).env("CI_JOB_URL", "https://ci.example/1");
+        let run =
+            store.run_with_ttl("30s").args(["--note", "by hand"]).env("CI_JOB_URL", "https://ci.example/1");
         let mut run = holding(run);
-        let refused = store.run().command(["true"]).output();
-        assert_eq!(refused.exit, Exit::Code(75));
+        let refused = refused(&store, || store.run_with_ttl("30s").command(["true"]));
         let token = super::fencing(&run);
         drop(run.take_stdin());
         run.wait();
         let output = status(&store).args(["--json", "--history", "x"]).output();
         let seen = parse(&output.stdout);
         let records = seen["locks"][0]["history"].as_array().unwrap();
-        // The latest began last.
-        let (missed, ran) = (&records[0], &records[1]);
+        assert_latest_first(records);
+        let of = |outcome: &str| records.iter().find(|record| record["outcome"] == outcome).unwrap();
+        let (missed, ran) = (of("contended"), of("ran"));
+        // See `last`.
+        let is_ran_first = records[0] == *ran;
         let (host, user, pid) = (host(), user(), run.pid());
         let ran = format!(
-            r#"{{"began_at":{},"outcome":"ran","dlock_exit":0,"exit_status":0,"signal":null,"host":"{host}","pid":{pid},"user":"{user}","command":"sh","note":"by hand","url":"https://ci.example/1","fencing_token":{token},"waited_ms":{},"held_ms":{},"holder":null,"reason":null,"error":null}}"#,
+            r#"{{"began_at":{},"outcome":"ran","dlock_exit":0,"exit_status":0,"signal":null,"host":"{host}","pid":{pid},"user":"{user}","command":"sh","note":"by hand","url":"https://ci.example/1","fencing_token":{token},"waited_ms":{},"held_ms":{},"kept_ms":null,"holder":null,"reason":null,"error":null}}"#,
             ran["began_at"], ran["waited_ms"], ran["held_ms"],
         );
         let error = Value::from(refused.stderr.trim_end().trim_start_matches("dlock: "));
         let missed = format!(
-            r#"{{"began_at":{},"outcome":"contended","dlock_exit":75,"exit_status":null,"signal":null,"host":"{host}","pid":{},"user":"{user}","command":"true","note":null,"url":null,"fencing_token":null,"waited_ms":{},"held_ms":null,"holder":{{"host":"{host}","pid":{pid},"user":"{user}","command":"sh"}},"reason":null,"error":{error}}}"#,
+            r#"{{"began_at":{},"outcome":"contended","dlock_exit":75,"exit_status":null,"signal":null,"host":"{host}","pid":{},"user":"{user}","command":"true","note":null,"url":null,"fencing_token":null,"waited_ms":{},"held_ms":null,"kept_ms":null,"holder":{{"host":"{host}","pid":{pid},"user":"{user}","command":"sh"}},"reason":null,"error":{error}}}"#,
             missed["began_at"], missed["pid"], missed["waited_ms"],
         );
+        let [first, second] = if is_ran_first { [ran, missed] } else { [missed, ran] };
         let whole = format!(
-            "{{\"version\":1,\"backend\":\"{}\",\"locks\":[{{\"name\":\"x\",\"history\":[{missed},{ran}]}}]}}\n",
+            "{{\"version\":1,\"backend\":\"{}\",\"locks\":[{{\"name\":\"x\",\"history\":[{first},{second}]}}]}}\n",
             store.url()
         );
         assert_eq!(output.outcome(), (Exit::Code(0), &*whole, ""));
@@ -107,38 +143,51 @@ fn every_end_of_a_command_is_distinguished() {
         assert_eq!(outcome_of(&last(&store)), ("ran", 75, Some(75), None));
         run(&store, "kill -KILL $$");
         assert_eq!(outcome_of(&last(&store)), ("ran", 137, None, Some(9)));
-        store.run().args(["--max-runtime", "100ms"]).sh("exec sleep 1000").output();
+        store.run_with_ttl("30s").args(["--max-runtime", "100ms"]).sh("exec sleep 1000").output();
         assert_eq!(outcome_of(&last(&store)), ("max_runtime", 124, None, Some(15)));
-        let mut interrupted = holding(store.run());
+        let mut interrupted = holding(store.run_with_ttl("30s"));
         interrupted.signal(Signal::SIGTERM);
         interrupted.wait();
         assert_eq!(outcome_of(&last(&store)), ("ran", 143, None, Some(15)));
-        assert_eq!(history(&store, "x").len(), 6);
+        let history = history(&store, "x");
+        assert_latest_first(&history);
         let table = status(&store).args(["--history", "x"]).output().stdout;
-        let outcomes: Vec<&str> = table.lines().skip(3).map(|line| super::cells(line)[1]).collect();
-        assert_eq!(outcomes, ["signal 15", "max_runtime", "signal 9", "exit 75", "exit 3", "ok"], "{table}");
+        let mut outcomes: Vec<&str> = table.lines().skip(3).map(|line| super::cells(line)[1]).collect();
+        // In the same order.
+        let shown = history.iter().map(|record| match outcome_of(record) {
+            ("ran", _, Some(0), _) => "ok".to_owned(),
+            ("ran", _, Some(status), _) => format!("exit {status}"),
+            ("ran", _, _, Some(signal)) => format!("signal {signal}"),
+            (other, ..) => other.to_owned(),
+        });
+        assert_eq!(outcomes, shown.collect::<Vec<_>>(), "{table}");
+        outcomes.sort_unstable();
+        assert_eq!(outcomes, ["exit 3", "exit 75", "max_runtime", "ok", "signal 15", "signal 9"], "{table}");
     }
 }
 
 #[test]
 fn every_reason_not_to_run_is_recorded() {
     for store in Store::each() {
-        let mut holder = holding(store.run());
-        let contended = store.run().command(["true"]).output();
-        assert_eq!(contended.exit, Exit::Code(75));
+        let mut holder = holding(store.run_with_ttl("30s"));
+        refused(&store, || store.run_with_ttl("30s").command(["true"]));
         let at_once = last(&store);
         assert_eq!(outcome_of(&at_once), ("contended", 75, None, None));
         assert_eq!(at_once["holder"]["pid"], holder.pid());
-        let timed_out = store.run().args(["-E", "0", "-q", "--wait", "200ms"]).command(["true"]).output();
-        assert_eq!(timed_out.exit, Exit::Code(0));
-        let waited = history(&store, "x").into_iter().find(|record| record["dlock_exit"] == 0).unwrap();
+        let waited = eventually(SOON, "a record of a run that waited", || {
+            let run = store.run_with_ttl("30s").args(["-E", "0", "-q", "--wait", "200ms"]);
+            assert_eq!(run.command(["true"]).output().exit, Exit::Code(0));
+            history(&store, "x").into_iter().find(|record| record["dlock_exit"] == 0)
+        });
         assert_eq!(outcome_of(&waited), ("contended", 0, None, None));
         assert!(waited["waited_ms"].as_u64() >= Some(200), "{waited}");
-        let mut waiter = waiting(store.run());
-        waiter.signal(Signal::SIGINT);
-        waiter.wait();
-        let interrupted =
-            history(&store, "x").into_iter().find(|record| record["outcome"] == "interrupted").unwrap();
+        // An interrupted run ends at once, with a record only if the store is quick.
+        let interrupted = eventually(SOON, "a record of an interrupted run", || {
+            let mut waiter = waiting(store.run_with_ttl("30s"));
+            waiter.signal(Signal::SIGINT);
+            waiter.wait();
+            history(&store, "x").into_iter().find(|record| record["outcome"] == "interrupted")
+        });
         assert_eq!(outcome_of(&interrupted), ("interrupted", 130, None, None));
         let table = status(&store).args(["--history", "x"]).output().stdout;
         let who = format!("held by {} (pid {}, {}, sh)", host(), holder.pid(), user());
@@ -151,16 +200,22 @@ fn every_reason_not_to_run_is_recorded() {
 #[test]
 fn a_broken_hold_is_recorded_with_the_reason() {
     for store in Store::each() {
-        let mut run = holding(store.run_with_ttl("1h"));
-        let broken = store
-            .place
-            .bare()
-            .args(["break", "-b", store.url(), "--yes", "--reason", "it hung", "x"])
-            .output();
-        assert_eq!(broken.exit, Exit::Code(0), "{}", broken.stderr);
-        assert_eq!(run.wait().exit, Exit::Code(76));
-        // The operator began later than the run.
-        let [operator, record] = &history(&store, "x")[..] else { panic!("two records") };
+        // Only a store that is quick keeps the record of the operator.
+        let history = eventually(SOON, "a record of a break", || {
+            let mut run = holding(store.run_with_ttl("1h"));
+            let broken = store
+                .place
+                .bare()
+                .args(["break", "-b", store.url(), "--yes", "--reason", "it hung", "x"])
+                .output();
+            assert_eq!(broken.exit, Exit::Code(0), "{}", broken.stderr);
+            assert_eq!(run.wait().exit, Exit::Code(76));
+            let records = history(&store, "x");
+            records.iter().any(|record| record["outcome"] == "broken").then_some(records)
+        });
+        assert_latest_first(&history);
+        let of = |outcome: &str| history.iter().find(|record| record["outcome"] == outcome).unwrap();
+        let (operator, record) = (of("broken"), of("lost"));
         assert_eq!(outcome_of(operator), ("broken", 0, None, None));
         assert_eq!(outcome_of(record), ("lost", 76, None, Some(15)));
         assert_eq!((&record["reason"], &operator["reason"]), (&"it hung".into(), &"it hung".into()));
@@ -169,11 +224,10 @@ fn a_broken_hold_is_recorded_with_the_reason() {
     }
 }
 
-#[cfg(feature = "redis")]
 #[test]
 fn a_lost_lock_is_recorded() {
     let store = Store::redis();
-    let mut run = holding(store.run());
+    let mut run = holding(store.run_with_ttl("30s"));
     store.space().command(&["DEL", &store.space().key("x")]);
     assert_eq!(run.wait().exit, Exit::Code(76));
     let record = last(&store);
@@ -187,11 +241,10 @@ fn a_lost_lock_is_recorded() {
 }
 
 /// Its command has ended with status 0, and yet something went wrong.
-#[cfg(feature = "redis")]
 #[test]
 fn a_lock_that_was_lost_under_a_command_that_went_on_is_recorded_with_the_reason() {
     let store = Store::redis();
-    let mut run = holding(store.run().args(["--on-lost", "warn"]));
+    let mut run = holding(store.run_with_ttl("30s").args(["--on-lost", "warn"]));
     store.space().command(&["DEL", &store.space().key("x")]);
     run.await_stderr("the command goes on");
     drop(run.take_stdin());
@@ -204,11 +257,10 @@ fn a_lock_that_was_lost_under_a_command_that_went_on_is_recorded_with_the_reason
 }
 
 /// Of several locks, the one that was lost is named in the history of the others.
-#[cfg(feature = "redis")]
 #[test]
 fn the_reason_names_the_lock_that_was_lost() {
     let store = Store::redis();
-    let mut run = holding(store.run().arg("y"));
+    let mut run = holding(store.run_with_ttl("30s").arg("y"));
     store.space().command(&["DEL", &store.space().key("y")]);
     assert_eq!(run.wait().exit, Exit::Code(76));
     assert_eq!(history(&store, "x")[0]["error"], "y: gone from the store");
@@ -224,7 +276,7 @@ fn nested_runs_and_runs_of_several_locks_are_recorded() {
             crate::support::dlock::BINARY,
             store.url()
         );
-        let output = store.run().arg("y").sh(&inner).output();
+        let output = store.run_with_ttl("30s").arg("y").sh(&inner).output();
         assert_eq!(output.exit, Exit::Code(5));
         // Not in their order: when a run began is the time of its record less the time it held, to some milliseconds.
         let statuses = |name: &str| {
@@ -254,8 +306,9 @@ fn nested_runs_and_runs_of_several_locks_are_recorded() {
 fn attempts_that_did_not_run_do_not_displace_the_last_run() {
     for store in Store::each() {
         assert_eq!(run(&store, "exit 9").exit, Exit::Code(9));
-        let mut holder = holding(store.run());
-        let mut crowd: Vec<_> = (0..50).map(|_| store.run().arg("-q").command(["true"]).spawn()).collect();
+        let mut holder = holding(store.run_with_ttl("30s"));
+        let mut crowd: Vec<_> =
+            (0..50).map(|_| store.run_with_ttl("30s").arg("-q").command(["true"]).spawn()).collect();
         for run in &mut crowd {
             assert_eq!(run.wait().exit, Exit::Code(75));
         }
@@ -265,7 +318,7 @@ fn attempts_that_did_not_run_do_not_displace_the_last_run() {
         let of =
             |outcome: &str| history.iter().filter(|record| record["outcome"] == outcome).collect::<Vec<_>>();
         assert_eq!((of("contended").len(), of("ran").len()), (20, 2));
-        assert_eq!(outcome_of(of("ran")[1]).2, Some(9));
+        assert!(of("ran").iter().any(|record| outcome_of(record).2 == Some(9)), "{history:?}");
         for record in of("contended") {
             assert_eq!(record["holder"]["pid"], holder.pid());
         }
@@ -279,9 +332,11 @@ fn the_history_is_bounded() {
         for status in 0..23 {
             run(&store, &format!("exit {status}"));
         }
-        let statuses: Vec<_> =
-            history(&store, "x").iter().map(|record| outcome_of(record).2.unwrap()).collect();
-        assert_eq!(statuses, (3..23).rev().collect::<Vec<i64>>());
+        let history = history(&store, "x");
+        assert_latest_first(&history);
+        let mut statuses: Vec<_> = history.iter().map(|record| outcome_of(record).2.unwrap()).collect();
+        statuses.sort_unstable();
+        assert_eq!(statuses, (3..23).collect::<Vec<i64>>());
     }
 }
 
@@ -290,7 +345,11 @@ fn concurrent_writers_lose_no_record() {
     for store in Store::each() {
         let mut readers: Vec<_> = (0..19)
             .map(|number| {
-                store.run().args(["--shared", "--wait", "30s"]).sh(&format!("exit {number}")).spawn()
+                store
+                    .run_with_ttl("30s")
+                    .args(["--shared", "--wait", "30s"])
+                    .sh(&format!("exit {number}"))
+                    .spawn()
             })
             .collect();
         for run in &mut readers {
@@ -307,22 +366,27 @@ fn concurrent_writers_lose_no_record() {
 #[test]
 fn the_start_of_a_run_is_recorded() {
     for store in Store::each() {
-        let before = time_now();
-        let mut holder = holding(store.run());
-        let between = time_now();
+        let before = milliseconds();
+        let mut holder = holding(store.run_with_ttl("30s"));
+        let between = milliseconds();
+        // Longer than the release takes.
+        std::thread::sleep(Duration::from_secs(1));
+        let released = milliseconds();
         drop(holder.take_stdin());
         holder.wait();
+        // See `last`.
+        let late = milliseconds() - released;
         let record = last(&store);
         let began = record["began_at"].as_str().unwrap();
-        assert!(before.as_str() <= began && began <= between.as_str(), "{before} {began} {between}");
+        let time = began.parse::<jiff::Timestamp>().unwrap().as_millisecond();
+        assert!(before <= time && time <= between + late, "{before} {time} {between} {late}");
         let table = status(&store).args(["--history", "x"]).env("TZ", "UTC").output().stdout;
         let shown = table.lines().nth(3).unwrap()[..19].replace(' ', "T");
         assert_eq!(shown, began[..19]);
     }
 }
 
-/// Now, a millisecond wide, as dlock writes it.
-fn time_now() -> String {
-    let output = std::process::Command::new("date").args(["-u", "+%Y-%m-%dT%H:%M:%S.%3NZ"]).output().unwrap();
-    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+/// Now, in ms since 1970.
+fn milliseconds() -> i64 {
+    store_clock() / 1000
 }

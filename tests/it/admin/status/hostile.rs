@@ -1,9 +1,11 @@
 //! Descriptions from other clients cannot control a terminal, break the JSON, or take long.
 
 use super::{holding, parse, status, waiting};
+use crate::support::SOON;
 use crate::support::pty::Terminal;
 use crate::support::running::{Exit, Running};
 use crate::support::store::Store;
+use crate::support::wait::eventually;
 use serde_json::{Value, json};
 
 /// Sets the clipboard, clears the screen, reverses text, adds lines and columns, is too long.
@@ -83,10 +85,19 @@ fn record(text: &str) -> Value {
 /// A holder and a waiter, whose heartbeats do not replace what the tests write into their entries; and a run in the
 /// history.
 fn fixture(store: &Store) -> (Running, Running) {
-    assert_eq!(store.run().command(["true"]).output().exit, Exit::Code(0));
+    assert_eq!(store.run_with_ttl("30s").command(["true"]).output().exit, Exit::Code(0));
     let holder = holding(store.run_with_ttl("1h"));
     let waiter = waiting(store.run_with_ttl("1h"));
     (holder, waiter)
+}
+
+/// The sidecar of the lock that this holder and this waiter have.
+#[track_caller]
+fn noted(store: &Store) -> Value {
+    eventually(SOON, "a sidecar that is not being written", || {
+        let is_whole = |noted: &Value| ["members", "line"].iter().all(|part| noted[*part][0].is_object());
+        Some(store.place.noted("x")).filter(is_whole)
+    })
 }
 
 /// The content of a sidecar file in the format of dlock: what does not fit into the first page is written after it.
@@ -106,7 +117,7 @@ fn write_sidecar(store: &Store, content: &[u8]) {
 fn hostile_text_in_files_is_escaped() {
     let store = Store::file();
     let _runs = fixture(&store);
-    let noted = store.place.noted("x");
+    let noted = noted(&store);
     assert!(noted["members"][0]["identity"]["pid"].is_u64(), "{noted}");
     for text in texts() {
         // No sidecar is longer than a mebibyte.
@@ -137,8 +148,8 @@ fn hostile_text_in_files_is_escaped() {
 fn files_that_are_not_sidecars_do_not_crash_status() {
     let store = Store::file();
     let runs = fixture(&store);
-    let noted = store.place.noted("x").to_string();
-    let _other = holding(store.run().name("y"));
+    let noted = noted(&store).to_string();
+    let _other = holding(store.run_with_ttl("30s").name("y"));
     let mut cases: Vec<Vec<u8>> = [
         &b"{"[..],
         b"\x1b]52;c;x\x07",
@@ -180,7 +191,6 @@ fn files_that_are_not_sidecars_do_not_crash_status() {
     drop(runs);
 }
 
-#[cfg(feature = "redis")]
 mod on_redis {
     use super::{fixture, identity, look, look_on_a_terminal, record, texts};
     use crate::admin::status::{parse, status};

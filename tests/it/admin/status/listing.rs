@@ -7,7 +7,7 @@ use crate::support::store::Store;
 const NAMES: [&str; 8] = ["a", "a*", "a/b", "ab", "abc", "b[1]", "größe", "it\u{2009}is {x}"];
 
 fn held(store: &Store, names: &[&str]) -> crate::support::running::Running {
-    let mut run = store.run();
+    let mut run = store.run_with_ttl("30s");
     for name in &names[1..] {
         run = run.arg(name);
     }
@@ -36,7 +36,7 @@ fn numbers_in_names_are_sorted_as_numbers() {
     let sorted = ["job-2", "job-9", "job-10", "job-10b", "job-100", "nightly"];
     for store in Store::each() {
         for name in sorted.iter().rev() {
-            assert_eq!(store.run().name(name).command(["true"]).output().exit, Exit::Code(0));
+            assert_eq!(store.run_with_ttl("30s").name(name).command(["true"]).output().exit, Exit::Code(0));
         }
         let recorded = seen(&store, ["--history"]);
         let recorded: Vec<_> =
@@ -95,7 +95,6 @@ fn a_free_lock_is_shown_when_it_is_named() {
         // Status has not made it a used lock either, and left no trace.
         assert_eq!(names(&store, []), [""; 0]);
         assert_eq!(std::fs::read_dir(store.place.locks()).unwrap().count(), 0);
-        #[cfg(feature = "redis")]
         if !store.url().starts_with("file:") {
             assert_eq!(
                 store.space().command(&["KEYS", &format!("*{}*", store.space().prefix())]).texts(),
@@ -119,7 +118,7 @@ fn every_name_is_listed_unchanged() {
         for name in names {
             assert!(name.len() <= 200);
         }
-        let _runs: Vec<_> = names.iter().map(|name| holding(store.run().name(name))).collect();
+        let _runs: Vec<_> = names.iter().map(|name| holding(store.run_with_ttl("30s").name(name))).collect();
         assert_eq!(super::names(&store, []), expected);
         for name in names {
             let escaped: String = name.chars().flat_map(|c| ['\\', c]).collect();
@@ -132,13 +131,12 @@ fn every_name_is_listed_unchanged() {
 }
 
 /// F49: lock names of one application do not affect another.
-#[cfg(feature = "redis")]
 #[test]
 fn prefixes_of_one_store_are_separate() {
     let (one, other) = (Store::redis(), Store::redis());
-    let _one = holding(one.run().name("one"));
-    let _waiter = crate::admin::status::waiting(one.run().name("one"));
-    let _other = holding(other.run().name("other"));
+    let _one = holding(one.run_with_ttl("30s").name("one"));
+    let _waiter = crate::admin::status::waiting(one.run_with_ttl("30s").name("one"));
+    let _other = holding(other.run_with_ttl("30s").name("other"));
     assert_eq!(names(&one, []), ["one"]);
     assert_eq!(names(&other, ["*"]), ["other"]);
     assert_eq!(the_lock(&other, ["one"])["state"], "free");
@@ -166,7 +164,7 @@ fn prefixes_of_one_store_are_separate() {
 #[test]
 fn other_files_in_the_lock_directory_are_ignored() {
     let store = Store::file();
-    let _run = holding(store.run());
+    let _run = holding(store.run_with_ttl("30s"));
     for file in ["README", "y.lock", ".dlock", "%zz.dlock", "%sha256-00.dlock", "a%2f.dlock", "z.dlock.tmp"] {
         store.place.write(&format!("locks/{file}"), "{}\n");
     }

@@ -1,6 +1,5 @@
 //! `dlock status`: holders, waiters and history.
 
-#[cfg(feature = "redis")]
 mod cost;
 mod foreign;
 mod history;
@@ -8,7 +7,6 @@ mod hostile;
 mod listing;
 mod output;
 mod refused;
-#[cfg(feature = "redis")]
 mod stale;
 mod watch;
 

@@ -11,10 +11,14 @@ use serde_json::Value;
 #[test]
 fn a_holder_and_a_waiter_are_shown_completely() {
     for store in Store::each() {
-        let run = store.run().args(["--note", "a \"note\""]).env("CI_JOB_URL", "https://ci.example/1");
+        let run = store
+            .run_with_ttl("30s")
+            .args(["--note", "a \"note\""])
+            .env("CI_JOB_URL", "https://ci.example/1");
         let run = holding(run);
-        let waiter =
-            waiting(store.run().args(["--note", "me, too"]).env("BUILD_URL", "https://ci.example/2"));
+        let waiter = waiting(
+            store.run_with_ttl("30s").args(["--note", "me, too"]).env("BUILD_URL", "https://ci.example/2"),
+        );
         let output = status(&store).arg("--json").output();
         assert_eq!((output.exit, output.stderr.as_str()), (Exit::Code(0), ""));
         let seen = super::parse(&output.stdout);
@@ -51,7 +55,7 @@ fn the_table_names_the_store_and_contains_the_same() {
         let run =
             store.run_with_ttl("1h").args(["--note", "by hand"]).env("CI_JOB_URL", "https://ci.example/1");
         let run = holding(run);
-        let reader = waiting(store.run().arg("--shared"));
+        let reader = waiting(store.run_with_ttl("30s").arg("--shared"));
         let output = status(&store).arg("--wide").output();
         assert_eq!((output.exit, output.stderr.as_str()), (Exit::Code(0), ""));
         let lines: Vec<&str> = output.stdout.lines().collect();
@@ -92,7 +96,7 @@ fn the_table_names_the_store_and_contains_the_same() {
 #[test]
 fn readers_and_slots_are_all_shown() {
     for store in Store::each() {
-        let readers = [(); 3].map(|()| holding(store.run().arg("--shared")));
+        let readers = [(); 3].map(|()| holding(store.run_with_ttl("30s").arg("--shared")));
         let lock = the_lock(&store, []);
         assert_eq!(
             (&lock["mode"], &lock["slots"], &lock["state"]),
@@ -106,7 +110,7 @@ fn readers_and_slots_are_all_shown() {
         drop(readers);
 
         // Those that were killed are there until their leases end.
-        let run = || store.run().name("slots").args(["--slots", "3"]);
+        let run = || store.run_with_ttl("30s").name("slots").args(["--slots", "3"]);
         let runs = [(); 3].map(|()| holding(run()));
         let next = waiting(run());
         let lock = the_lock(&store, ["slots"]);
@@ -130,8 +134,8 @@ fn readers_and_slots_are_all_shown() {
 #[test]
 fn waiters_are_shown_in_their_order_with_their_ages() {
     for store in Store::each() {
-        let _holder = holding(store.run());
-        let waiters = [(); 3].map(|()| waiting(store.run()));
+        let _holder = holding(store.run_with_ttl("30s"));
+        let waiters = [(); 3].map(|()| waiting(store.run_with_ttl("30s")));
         let lock = the_lock(&store, []);
         let shown = lock["waiters"].as_array().unwrap();
         let pids: Vec<_> = shown.iter().map(|waiter| waiter["pid"].as_i64().unwrap()).collect();
@@ -151,7 +155,7 @@ fn waiters_are_shown_in_their_order_with_their_ages() {
 #[test]
 fn a_lock_kept_by_min_hold_is_marked() {
     for store in Store::each() {
-        let mut run = store.run().args(["--min-hold", "1h"]).sh("echo done").spawn();
+        let mut run = store.run_with_ttl("30s").args(["--min-hold", "1h"]).sh("echo done").spawn();
         run.await_stdout("done\n");
         until(SOON, "the end of the command", || {
             the_lock(&store, ["x"])["holders"][0]["phase"] == "min_hold"
@@ -167,7 +171,7 @@ fn a_lock_kept_by_min_hold_is_marked() {
 #[test]
 fn every_lock_of_a_run_is_shown() {
     for store in Store::each() {
-        let run = holding(store.run().arg("y"));
+        let run = holding(store.run_with_ttl("30s").arg("y"));
         let seen = seen(&store, []);
         let locks = seen["locks"].as_array().unwrap();
         assert_eq!((&locks[0]["name"], &locks[1]["name"]), (&"x".into(), &"y".into()), "{seen}");
@@ -204,14 +208,14 @@ fn the_page_of_a_ci_job_is_shown() {
             "BUILDKITE_BUILD_URL",
             "BUILD_URL",
         ];
-        let run = all.into_iter().fold(store.run(), |run, name| run.env_remove(name));
+        let run = all.into_iter().fold(store.run_with_ttl("30s"), |run, name| run.env_remove(name));
         let run = variables.into_iter().fold(run, |run, (name, value)| run.env(name, value));
         let mut run = holding(run);
         assert_eq!(the_lock(&store, [])["holders"][0]["url"], url);
         drop(run.take_stdin());
         run.wait();
     }
-    let mut run = holding(store.run().env("BUILD_URL", "x".repeat(1001)));
+    let mut run = holding(store.run_with_ttl("30s").env("BUILD_URL", "x".repeat(1001)));
     assert_eq!(the_lock(&store, [])["holders"][0]["url"], Value::Null);
     drop(run.take_stdin());
     run.wait();
@@ -222,13 +226,13 @@ fn the_page_of_a_ci_job_is_shown() {
 fn tokens_are_not_shown() {
     for store in Store::each() {
         let mut run = store
-            .run()
+            .run_with_ttl("30s")
             .stdin(std::process::Stdio::piped())
             .sh("echo $DLOCK_TOKEN; echo ready; exec cat")
             .spawn();
         run.await_ready();
         let token = run.stdout().lines().next().unwrap().to_owned();
-        let _waiter = waiting(store.run());
+        let _waiter = waiting(store.run_with_ttl("30s"));
         for args in
             [&["--json"][..], &[], &["--history", "x"], &["--json", "--history", "x"], &["--json", "x", "-v"]]
         {
@@ -240,7 +244,6 @@ fn tokens_are_not_shown() {
 }
 
 /// It has no process, whoever acquired it.
-#[cfg(feature = "redis")]
 #[test]
 fn a_lease_without_a_process_is_marked() {
     let store = Store::redis();

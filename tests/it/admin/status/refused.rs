@@ -1,6 +1,5 @@
 //! Exit statuses and messages: for command lines, for stores, and for programs.
 
-#[cfg(feature = "redis")]
 mod on_redis;
 
 use super::{holding, status};
@@ -124,7 +123,7 @@ fn the_exit_status_shows_whether_any_lock_is_held() {
         for args in [&[][..], &["x"], &["x*"], &["-q", "x", "y"]] {
             assert_eq!(code(args), Exit::Code(0), "{args:?}");
         }
-        let _run = holding(store.run());
+        let _run = holding(store.run_with_ttl("30s"));
         for args in [&[][..], &["x"], &["x*"], &["-q", "y", "x"], &["--json", "x"]] {
             assert_eq!(code(args), Exit::Code(75), "{args:?}");
         }
@@ -140,7 +139,7 @@ fn the_exit_status_shows_whether_any_lock_is_held() {
 #[test]
 fn quiet_does_not_silence_the_output() {
     for store in Store::each() {
-        let _run = holding(store.run());
+        let _run = holding(store.run_with_ttl("30s"));
         let output = status(&store).args(["-q", "--json"]).output();
         assert_eq!((output.exit, output.stderr.as_str()), (Exit::Code(0), ""));
         assert_eq!(super::parse(&output.stdout)["locks"][0]["state"], "held");
@@ -150,7 +149,7 @@ fn quiet_does_not_silence_the_output() {
 #[test]
 fn colour_is_for_terminals_only_and_not_with_no_color() {
     let store = Store::file();
-    let _run = holding(store.run());
+    let _run = holding(store.run_with_ttl("30s"));
     assert!(!status(&store).output().stdout.contains('\u{1b}'));
     let mut terminal = Terminal::bash(&store.place);
     let shown = terminal.ask("\"$DLOCK\" status");
@@ -167,7 +166,7 @@ fn colour_is_for_terminals_only_and_not_with_no_color() {
 #[test]
 fn a_closed_output_is_not_a_failure_but_a_full_disk_is() {
     let store = Store::file();
-    let _run = holding(store.run());
+    let _run = holding(store.run_with_ttl("30s"));
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     assert_eq!(status(&store).stdout(writer).output().outcome(), (Exit::Code(0), "", ""));

@@ -27,7 +27,8 @@ fn is_indexed(store: &Store) -> bool {
 #[test]
 fn the_lock_of_a_killed_holder_is_shown_until_its_lease_ends() {
     let store = Store::redis();
-    let run = holding(store.run_with_ttl("2s"));
+    // Long enough for a look before its end.
+    let run = holding(store.run_with_ttl("7s"));
     let pid = run.pid();
     kill(run);
     let lock = the_lock(&store, []);
@@ -41,7 +42,7 @@ fn the_lock_of_a_killed_holder_is_shown_until_its_lease_ends() {
 #[test]
 fn a_killed_holder_on_this_host_is_not_shown() {
     let store = Store::file();
-    kill(holding(store.run()));
+    kill(holding(store.run_with_ttl("30s")));
     assert_eq!(names(&store, []), [""; 0]);
     assert_eq!(the_lock(&store, ["x"])["holders"], serde_json::json!([]));
 }
@@ -50,8 +51,8 @@ fn a_killed_holder_on_this_host_is_not_shown() {
 fn killed_waiters_are_soon_no_longer_shown() {
     for store in Store::each() {
         let holder = holding(store.run_with_ttl("1h"));
-        let mut first = waiting(store.run());
-        let second = waiting(store.run());
+        let mut first = waiting(store.run_with_ttl("1h"));
+        let second = waiting(store.run_with_ttl("1h"));
         first.signal(Signal::SIGKILL);
         first.wait();
         let pids = || {
@@ -80,8 +81,7 @@ fn killed_waiters_are_soon_no_longer_shown() {
 #[test]
 fn a_killed_reader_disappears_while_the_others_stay() {
     let store = Store::redis();
-    let readers = [(); 2].map(|()| holding(store.run_with_ttl("2s").arg("--shared")));
-    let [dead, alive] = readers;
+    let [dead, alive] = ["4s", "30s"].map(|ttl| holding(store.run_with_ttl(ttl).arg("--shared")));
     let pid = alive.pid();
     kill(dead);
     until(SOON, "the end of one lease", || {
@@ -111,7 +111,7 @@ fn status_changes_no_key() {
     let redis = crate::support::redis::Redis::start();
     let store = Store::on(&redis);
     let _holder = holding(store.run_with_ttl("1h"));
-    let _waiter = waiting(store.run());
+    let _waiter = waiting(store.run_with_ttl("1h"));
     redis.command(&["SET", "dlock:foreign", "x"]);
     let all = || {
         let mut keys = redis.command(&["KEYS", "*"]).texts();

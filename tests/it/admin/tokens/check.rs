@@ -17,13 +17,13 @@ fn check(arguments: &str) -> String {
 fn under_a_run_check_succeeds() {
     for store in Store::each() {
         for arguments in ["", "x", &format!("-b '{}'", store.url()), &format!("-b '{}' x", store.url())] {
-            let output = store.run().sh(&check(arguments)).output();
+            let output = store.run_with_ttl("30s").sh(&check(arguments)).output();
             assert_eq!(output.outcome(), (Exit::Code(0), "", ""), "{arguments}");
         }
-        let output = store.run().sh(&check("-v")).output();
+        let output = store.run_with_ttl("30s").sh(&check("-v")).output();
         let line = format!("dlock: x on {}: held", store.url());
         assert!(output.stderr.starts_with(&line), "{}", output.stderr);
-        let shared = store.run().arg("--shared").sh(&check("")).output();
+        let shared = store.run_with_ttl("30s").arg("--shared").sh(&check("")).output();
         assert_eq!(shared.outcome(), (Exit::Code(0), "", ""));
     }
 }
@@ -49,7 +49,7 @@ fn without_a_name_every_hold_is_checked() {
 
 /// Repeats the check until it fails; the run's own message about the loss comes sooner or later.
 fn lose(store: &Store, lose: impl FnOnce()) -> Running {
-    let text = format!("echo ready; until [ -e lost ]; do sleep 0.01; done; {}; echo $? >answer", check(""));
+    let text = format!("echo ready; until [ -e lost ]; do sleep 0.05; done; {}; echo $? >answer", check(""));
     let mut run = store.run_with_ttl("60s").args(["--on-lost", "warn"]).sh(&text).spawn();
     run.await_ready();
     lose();
@@ -71,7 +71,6 @@ fn check_fails_for_a_lost_lock() {
         std::fs::rename(store.place.path("new"), &lock).unwrap();
     });
     assert_eq!(store.place.read("answer"), "76\n", "{}", run.stderr());
-    #[cfg(feature = "redis")]
     {
         let store = Store::redis();
         let key = store.space().key("x");
@@ -88,7 +87,7 @@ fn check_fails_for_a_lost_lock() {
 #[test]
 fn check_fails_for_another_name() {
     for store in Store::each() {
-        let output = store.run().sh(&check(&format!("-b '{}' y", store.url()))).output();
+        let output = store.run_with_ttl("30s").sh(&check(&format!("-b '{}' y", store.url()))).output();
         let line =
             format!("dlock: y on {}: the token does not own it, or no longer: it is free\n", store.url());
         assert_eq!(output.outcome(), (Exit::Code(76), "", line.as_str()));
@@ -99,7 +98,7 @@ fn check_fails_for_another_name() {
 #[test]
 fn check_fails_after_the_run() {
     for store in Store::each() {
-        let held = store.run().sh("printf %s \"$DLOCK_HELD\"").output().stdout;
+        let held = store.run_with_ttl("30s").sh("printf %s \"$DLOCK_HELD\"").output().stdout;
         let output = store.place.bare().arg("check").env("DLOCK_HELD", &held).output();
         let line =
             format!("dlock: x on {}: the token does not own it, or no longer: it is free\n", store.url());
@@ -111,7 +110,7 @@ fn check_fails_after_the_run() {
             format!("dlock: x on {}: the token does not own it, or no longer: it is free\n", other.url());
         assert_eq!(output.outcome(), (Exit::Code(76), "", line.as_str()));
         // The environment of a pipeline names a store for everything; the hold names its own.
-        let inside = store.run().env("DLOCK_BACKEND", other.url()).sh(&check("x")).output();
+        let inside = store.run_with_ttl("30s").env("DLOCK_BACKEND", other.url()).sh(&check("x")).output();
         assert_eq!(inside.outcome(), (Exit::Code(0), "", ""));
     }
 }
@@ -133,7 +132,6 @@ fn a_directory_with_special_characters_is_found_again() {
 }
 
 /// `DLOCK_HELD` has no passwords; the usual variable has, or the named store.
-#[cfg(feature = "redis")]
 #[test]
 fn a_store_with_a_password_needs_a_backend_or_the_password() {
     use crate::support::redis::Redis;
@@ -162,16 +160,15 @@ fn a_store_with_a_password_needs_a_backend_or_the_password() {
 }
 
 /// The option checks its own token, whatever the enclosing run is.
-#[cfg(feature = "redis")]
 #[test]
 fn a_token_file_overrides_the_enclosing_run() {
     let store = Store::redis();
     let file = store.place.write("token", "nonsense\n");
     let inner = check(&format!("-b '{}' --token-file '{}' x", store.url(), file.display()));
-    let output = store.run().sh(&inner).output();
+    let output = store.run_with_ttl("30s").sh(&inner).output();
     assert_eq!(output.exit, Exit::Code(76), "{}", output.stderr);
     let inner = check(&format!("-b '{}' x", store.url()));
-    let output = store.run().sh(&format!("DLOCK_TOKEN=nonsense {inner}")).output();
+    let output = store.run_with_ttl("30s").sh(&format!("DLOCK_TOKEN=nonsense {inner}")).output();
     assert_eq!(output.outcome(), (Exit::Code(0), "", ""), "DLOCK_HELD comes before DLOCK_TOKEN");
 }
 
@@ -181,12 +178,12 @@ fn under_a_run_a_fencing_token_is_checked_at_the_store_of_its_hold() {
     let other = Store::file();
     for store in Store::each() {
         let text = check("-v --fencing-token $DLOCK_FENCING_TOKEN x; echo $? $DLOCK_FENCING_TOKEN");
-        let output = store.run().env("DLOCK_BACKEND", other.url()).sh(&text).output();
+        let output = store.run_with_ttl("30s").env("DLOCK_BACKEND", other.url()).sh(&text).output();
         let (status, token) = output.stdout.trim().split_once(' ').expect("two words");
         let line = format!("dlock: x on {}: no later fencing token than {token}\n", store.url());
         assert_eq!((output.exit, status, output.stderr.as_str()), (Exit::Code(0), "0", line.as_str()));
         let text = check("--fencing-token $(($DLOCK_FENCING_TOKEN - 1)) x");
-        let output = store.run().sh(&text).output();
+        let output = store.run_with_ttl("30s").sh(&text).output();
         let newer = token.parse::<u64>().unwrap();
         assert_eq!((output.exit, output.stderr.lines().count()), (Exit::Code(76), 1), "{}", output.stderr);
         assert!(
@@ -195,7 +192,7 @@ fn under_a_run_a_fencing_token_is_checked_at_the_store_of_its_hold() {
         );
         // A name that this run does not hold is looked up in the named store.
         let text = check(&format!("-b '{}' --fencing-token 1 y", other.url()));
-        assert_eq!(store.run().sh(&text).output().outcome(), (Exit::Code(0), "", ""));
+        assert_eq!(store.run_with_ttl("30s").sh(&text).output().outcome(), (Exit::Code(0), "", ""));
     }
 }
 
@@ -203,7 +200,7 @@ fn under_a_run_a_fencing_token_is_checked_at_the_store_of_its_hold() {
 fn a_fencing_token_is_checked_for_one_lock_and_without_another_token() {
     let name = "--fencing-token: of which lock? dlock check --fencing-token N nightly";
     let both = "--fencing-token and --token-file contradict each other: give one of them";
-    crate::wait::refusal::assert_usage([
+    crate::acquire::refusal::assert_usage([
         (&["check", "--fencing-token", "7"][..], name),
         (&["check", "--fencing-token", "7", "--token-file", "t", "x"], both),
     ]);
@@ -211,6 +208,9 @@ fn a_fencing_token_is_checked_for_one_lock_and_without_another_token() {
         let line = format!(
             "invalid value '{number}' for '--fencing-token <N>': expected a positive integer, as dlock status --wide shows it"
         );
-        crate::wait::refusal::assert_usage([(&["check", "--fencing-token", number, "x"][..], line.as_str())]);
+        crate::acquire::refusal::assert_usage([(
+            &["check", "--fencing-token", number, "x"][..],
+            line.as_str(),
+        )]);
     }
 }

@@ -2,13 +2,18 @@
 
 use super::dlock;
 use super::on_redis::{acquire, assert_free, printed, token, with};
+use crate::acquire::refusal::left_behind;
+use crate::support::SOON;
 use crate::support::dlock::Dlock;
 use crate::support::fake::Fake;
 use crate::support::place::Place;
 use crate::support::running::{Exit, Output};
 use crate::support::store::Store;
-use crate::wait::refusal::left_behind;
+use crate::support::wait::until;
+use nix::poll::{PollFd, PollFlags, poll};
 use std::fs::{self, File, Permissions};
+use std::io::PipeWriter;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
@@ -31,6 +36,16 @@ fn assert_given_back(store: &Store, output: &Output, why: &str) {
     assert_free(store);
 }
 
+/// Waits until nobody can read from a pipe: a process that another test has forked has its other end open until its
+/// exec.
+fn await_no_reader(writer: &PipeWriter) {
+    until(SOON, "a pipe without a reader", || {
+        let mut ends = [PollFd::new(writer.as_fd(), PollFlags::POLLOUT)];
+        poll(&mut ends, 0_u16).unwrap();
+        ends[0].revents().is_some_and(|events| events.contains(PollFlags::POLLERR))
+    });
+}
+
 #[test]
 fn a_token_that_cannot_be_delivered_is_released() {
     let store = Store::redis();
@@ -43,6 +58,7 @@ fn a_token_that_cannot_be_delivered_is_released() {
 
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
+    await_no_reader(&writer);
     let output = acquire(&store, "60s").stdout(writer).output();
     assert_given_back(&store, &output, "standard output: broken pipe");
 

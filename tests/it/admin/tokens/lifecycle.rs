@@ -22,7 +22,7 @@ fn assert_silent(output: &Output) {
 fn a_token_owns_the_lock_until_its_release() {
     let store = Store::redis();
     let token = token(&store, "60s");
-    let refused = store.run().command(["touch", "t"]).output();
+    let refused = store.run_with_ttl("30s").command(["touch", "t"]).output();
     assert_eq!((refused.exit, refused.stdout.as_str()), (Exit::Code(75), ""));
     assert!(refused.stderr.contains("x is held by a token of ") && refused.stderr.contains("dlock acquire"));
     assert_eq!(acquire(&store, "60s").output().exit, Exit::Code(75));
@@ -38,21 +38,21 @@ fn a_token_owns_the_lock_until_its_release() {
         assert_eq!(with(&store, &token, command, &["-q"]).stderr, not_ours(&store), "{command}");
     }
     assert_free(&store);
-    assert_silent(&store.run().command(["true"]).output());
+    assert_silent(&store.run_with_ttl("30s").command(["true"]).output());
     assert!(!store.place.path("t").exists());
 }
 
 #[test]
 fn an_unrenewed_lease_ends_and_is_never_created_again() {
     let store = Store::redis();
-    let token = token(&store, "1s");
+    let token = token(&store, "4s");
     until(SOON, "the end of the lease", || !store.is_held());
     for command in ["renew", "check", "release"] {
         let output = with(&store, &token, command, &[]);
         assert_eq!(output.outcome(), (Exit::Code(76), "", not_ours(&store).as_str()), "{command}");
         assert!(!store.is_held(), "after {command}");
     }
-    assert_silent(&store.run().command(["true"]).output());
+    assert_silent(&store.run_with_ttl("30s").command(["true"]).output());
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn status_shows_a_lease_without_a_process() {
     assert_eq!((&holder["phase"], &holder["command"]), (&"token".into(), &"dlock acquire".into()));
     assert_eq!(holder["note"], "release 1.2");
     assert!(!seen.stdout.contains(&token), "{}", seen.stdout);
-    let refused = store.run().command(["true"]).output();
+    let refused = store.run_with_ttl("30s").command(["true"]).output();
     assert!(refused.stderr.contains("dlock acquire, note: release 1.2) for "), "{}", refused.stderr);
 }
 
@@ -157,7 +157,7 @@ fn fencing_tokens_grow_from_one_lease_to_the_next() {
         last = fencing;
         assert_silent(&with(&store, object["token"].as_str().unwrap(), "release", &[]));
     }
-    let run = store.run().sh("echo $DLOCK_FENCING_TOKEN").output();
+    let run = store.run_with_ttl("30s").sh("echo $DLOCK_FENCING_TOKEN").output();
     assert!(run.stdout.trim_end().parse::<u64>().unwrap() > last);
 }
 
@@ -198,10 +198,10 @@ fn the_configuration_of_a_lock_applies_to_its_tokens() {
     assert_eq!(run("acquire").arg("x").output().exit, Exit::Code(64), "--ttl is not configured");
     let refused = run("acquire").args(["--ttl", "60s", "x"]).output();
     assert_eq!(refused.outcome(), (Exit::Code(9), "", ""));
-    assert!(store.run().command(["true"]).output().stderr.contains("note: configured"));
+    assert!(store.run_with_ttl("30s").command(["true"]).output().stderr.contains("note: configured"));
     for command in ["renew", "check", "release"] {
         assert_silent(&run(command).arg("x").env("DLOCK_TOKEN", token).output());
     }
     let inner = format!("'{}' check --config '{file}'", crate::support::dlock::BINARY);
-    assert_silent(&store.run().sh(&inner).output());
+    assert_silent(&store.run_with_ttl("30s").sh(&inner).output());
 }

@@ -1,11 +1,8 @@
 //! Leases without a process: `dlock acquire`, `renew`, `release` and `check`.
 
 mod check;
-#[cfg(feature = "redis")]
 mod delivery;
-#[cfg(feature = "redis")]
 mod lifecycle;
-#[cfg(feature = "redis")]
 mod queue;
 mod refusals;
 
@@ -17,7 +14,6 @@ fn dlock(store: &Store, command: &str) -> Dlock {
     store.place.bare().arg(command).args(["--backend", store.url()])
 }
 
-#[cfg(feature = "redis")]
 mod on_redis {
     use super::dlock;
     use crate::support::resp::Value;

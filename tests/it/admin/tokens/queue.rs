@@ -58,7 +58,7 @@ fn runs_and_acquires_are_served_first_come_first_served() {
 #[test]
 fn a_waiter_is_served_when_a_lease_ends() {
     let store = Store::redis();
-    token(&store, "1s");
+    token(&store, "4s");
     let next = printed(&acquire(&store, "60s").args(["--wait", "forever"]).output());
     assert_eq!(with(&store, &next, "check", &[]).exit, Exit::Code(0));
 }
@@ -127,7 +127,7 @@ fn inside_a_run_of_the_same_name_acquire_is_refused_at_once() {
         crate::support::dlock::BINARY,
         store.url()
     );
-    let output = store.run().sh(&inner).output();
+    let output = store.run_with_ttl("30s").sh(&inner).output();
     let line = "dlock: x is held by the dlock that runs this very command: waiting for it would never end, and \
     a separate token cannot be acquired inside it: omit dlock acquire, or use another name\n";
     assert_eq!(output.outcome(), (Exit::Code(75), "", line));
@@ -144,6 +144,7 @@ fn an_unreachable_store_is_tried_until_the_wait_expires() {
     let output = run().args(["--retry", "300ms", "x"]).output();
     assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(69), ""));
     assert!(output.elapsed >= Duration::from_millis(300) && !output.stderr.contains("--retry"));
+    assert!(output.stderr.contains("; gave up after "), "{}", output.stderr);
     for command in ["renew", "release", "check"] {
         let output = store.place.bare().args([command, "-b", "redis://127.0.0.1:1", "x"]);
         let output = output.env("DLOCK_TOKEN", "t").output();

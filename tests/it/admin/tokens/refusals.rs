@@ -1,9 +1,9 @@
 //! Invalid usage is refused before a store is contacted.
 
+use crate::acquire::refusal::{assert_usage, refused_with};
 use crate::support::place::Place;
 use crate::support::running::Exit;
 use crate::support::store::Store;
-use crate::wait::refusal::{assert_usage, refused_with};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
@@ -143,7 +143,7 @@ fn a_store_without_leases_refuses_acquire_and_names_stores_with_them() {
     let unnamed = run().output();
     assert_eq!((unnamed.exit, unnamed.stderr.lines().count()), (Exit::Code(64), 1));
     assert!(unnamed.stderr.starts_with("dlock: no backend configured, and file://"), "{}", unnamed.stderr);
-    assert!(crate::wait::refusal::left_behind(&store.place).is_empty());
+    assert!(crate::acquire::refusal::left_behind(&store.place).is_empty());
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn the_token_of_a_run_is_refused() {
     for store in Store::each() {
         for command in ["renew", "release"] {
             let inner = format!("'{}' {command} -b '{}' x", crate::support::dlock::BINARY, store.url());
-            let output = store.run().sh(&inner).output();
+            let output = store.run_with_ttl("30s").sh(&inner).output();
             let line = format!(
                 "dlock: x on {}: this is the token of a dlock run, which renews and releases the lock itself\n",
                 store.url()

@@ -54,10 +54,9 @@ fn an_unknown_key_is_named_with_line_and_column_and_the_known_ones() {
     ]);
 }
 
-#[cfg(feature = "redis")]
 #[test]
 fn an_option_that_a_store_does_not_have_is_named_with_those_it_has() {
-    let known = "url, username, password, accept, recipe, prefix, db, password_file, wait_replicas, protocol, ca_file, \
+    let known = "url, username, password, accept, db, recipe, prefix, wait_replicas, protocol, password_file, ca_file, \
                  cert_file, key_file, server_name, insecure, require_verified_tls";
     assert_wrong([(
         "[backends.p]\nurl = \"redis://h\"\npasword = \"s3cret\"\n",
@@ -252,7 +251,6 @@ fn no_error_repeats_a_secret() {
         "[backends.p]\nurl = \"redis://me:hunter2@h/x y\"\n",
         "[backends.p]\nurl = \"redis://:hunter2@h\"\npassword = \"hunter2\"\n",
         "[backends.p]\nurl = \"redis://h\"\npassword = \"hunter2\"\npassword_file = \"/x\"\n",
-        #[cfg(feature = "redis")]
         "[backends.p]\nurl = \"redis://:hunter2@h\"\nnonsense = \"x\"\n",
         "backend = \"hunter2\"\n",
         "backend = \"redis://:hunter2@h#\"\n",

@@ -3,20 +3,11 @@
 mod errors;
 mod file_owners;
 mod precedence;
-#[cfg(feature = "redis")]
 mod servers;
 mod settings;
 mod several_locks;
 mod show;
 mod tables;
-#[cfg(all(
-    feature = "redis",
-    feature = "etcd",
-    feature = "zookeeper",
-    feature = "memcached",
-    feature = "postgres",
-    feature = "mysql"
-))]
 mod verified_tls;
 
 use crate::support::dlock::Dlock;

@@ -6,7 +6,7 @@ use crate::support::running::Exit;
 use std::net::TcpListener;
 
 /// URLs of servers that are not verified, and what to use instead.
-const UNVERIFIED: [(&str, &str); 14] = [
+const UNVERIFIED: [(&str, &str); 18] = [
     ("redis://HOST", "use rediss://"),
     ("rediss://HOST?insecure", "remove insecure"),
     ("redis-sentinel://HOST/main", "use rediss-sentinel://"),
@@ -15,6 +15,10 @@ const UNVERIFIED: [(&str, &str); 14] = [
     ("etcds://HOST?insecure", "remove insecure"),
     ("zookeeper://HOST", "use zookeepers://"),
     ("memcached://HOST", "use memcacheds://"),
+    ("consul://HOST", "use consuls://"),
+    ("consuls://HOST?insecure", "remove insecure"),
+    ("s3://b?endpoint=http://HOST", "use an endpoint= with https://"),
+    ("dynamodb://abc?endpoint=http://HOST", "use an endpoint= with https://"),
     ("postgres://me@HOST/db?sslmode=disable", "use sslmode=verify-full, without insecure"),
     ("postgres://me@HOST/db?sslmode=require", "use sslmode=verify-full, without insecure"),
     ("mysql://HOST/db", "use ssl_mode=verify_ca with ca_file=, or ssl_mode=verify_identity"),
@@ -47,7 +51,7 @@ fn a_url_refuses_a_server_that_is_not_verified() {
     let (listener, host) = untouched();
     for (url, how) in UNVERIFIED {
         let url = url.replace("HOST", &host);
-        for value in ["yes", "true"] {
+        for value in ["yes", "true", "1", ""] {
             let place = Place::new();
             let url = with(&url, &format!("require_verified_tls={value}"));
             let output = place.run().backend(&url).command(["touch", "t"]).output();
@@ -102,6 +106,8 @@ fn what_is_verified_or_local_is_not_refused() {
         "etcds://HOST",
         "zookeepers://HOST",
         "memcacheds://HOST",
+        "consuls://HOST",
+        "consul+unix:///nowhere/socket",
         "postgres:///db?host=/nowhere",
         "postgres://me@HOST/db?sslmode=verify-full",
         "mysql:///db?socket=/nowhere/socket",

@@ -11,7 +11,7 @@ use std::process::Stdio;
 #[test]
 fn every_outcome_is_counted_under_its_name() {
     for store in Store::each() {
-        let run = || store.run().args(["--metrics-file", "m"]);
+        let run = || store.run_with_ttl("60s").args(["--metrics-file", "m"]);
         store.place.write("plain", "");
         assert_eq!(run().command(["true"]).output().outcome(), (Exit::Code(0), "", ""));
         assert_eq!(run().sh("exit 75").output().exit, Exit::Code(75));
@@ -21,8 +21,12 @@ fn every_outcome_is_counted_under_its_name() {
         assert_eq!(run().command(["no-such-command"]).output().exit, Exit::Code(127));
         assert_eq!(run().command(["./plain"]).output().exit, Exit::Code(126));
         assert_eq!(run().backend("nonsense:").command(["true"]).output().exit, Exit::Code(78));
-        let mut holder =
-            store.run().args(["--slots", "2"]).stdin(Stdio::piped()).sh("echo ready; exec cat").spawn();
+        let mut holder = store
+            .run_with_ttl("60s")
+            .args(["--slots", "2"])
+            .stdin(Stdio::piped())
+            .sh("echo ready; exec cat")
+            .spawn();
         holder.await_ready();
         assert_eq!(run().command(["true"]).output().exit, Exit::Code(75));
         assert_eq!(run().args(["--slots", "3"]).command(["true"]).output().exit, Exit::Code(64));
@@ -46,13 +50,12 @@ fn every_outcome_is_counted_under_its_name() {
     }
 }
 
-#[cfg(feature = "redis")]
 #[test]
 fn failures_of_a_store_are_counted() {
     use crate::support::redis::Redis;
     let closed = Redis::start_with_args(&["--requirepass", "secret"]);
     let store = Store::redis();
-    let run = || store.run().args(["--metrics-file", "m"]);
+    let run = || store.run_with_ttl("60s").args(["--metrics-file", "m"]);
     assert_eq!(run().backend(closed.url()).command(["true"]).output().exit, Exit::Code(77));
     assert_eq!(run().backend("redis://127.0.0.1:1").command(["true"]).output().exit, Exit::Code(69));
     let mut lost = run().sh("echo ready; exec sleep 1000").spawn();
@@ -66,7 +69,7 @@ fn failures_of_a_store_are_counted() {
 #[test]
 fn usage_errors_are_counted_under_the_valid_names() {
     let store = Store::file();
-    let run = || store.run().args(["--metrics-file", "m"]);
+    let run = || store.run_with_ttl("60s").args(["--metrics-file", "m"]);
     assert_eq!(run().args(["-n", "-w", "5"]).command(["true"]).output().exit, Exit::Code(64));
     assert_eq!(runs(&store.place, "x"), counts([("usage", 1)]));
     assert_eq!(run().arg("--bad").command(["true"]).output().exit, Exit::Code(64));
@@ -84,7 +87,7 @@ fn usage_errors_are_counted_under_the_valid_names() {
 #[test]
 fn the_last_outcome_is_recorded() {
     let store = Store::file();
-    let run = || store.run().args(["--metrics-file", "m"]);
+    let run = || store.run_with_ttl("60s").args(["--metrics-file", "m"]);
     let now = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
     let gauge = |gauge: &str| value(&store.place, &format!("{gauge}{{name=\"x\"}}"));
     let last_run = || gauge("dlock_last_run_timestamp_seconds").unwrap();
@@ -117,7 +120,7 @@ fn the_last_outcome_is_recorded() {
 #[test]
 fn each_of_several_names_has_its_own_series() {
     for store in Store::each() {
-        let run = store.run().args(["--metrics-file", "m", "a", "b", "a"]);
+        let run = store.run_with_ttl("60s").args(["--metrics-file", "m", "a", "b", "a"]);
         assert_eq!(run.command(["true"]).output().outcome(), (Exit::Code(0), "", ""));
         for name in ["a", "b", "x"] {
             assert_eq!(runs(&store.place, name), counts([("ran", 1)]), "{name}");
@@ -135,7 +138,12 @@ fn concurrent_runs_lose_no_count() {
     let store = Store::file();
     let mut started: Vec<Running> = (0..50)
         .map(|n| {
-            store.run().name(format!("x{}", n % 5)).args(["--metrics-file", "m"]).command(["true"]).spawn()
+            store
+                .run_with_ttl("60s")
+                .name(format!("x{}", n % 5))
+                .args(["--metrics-file", "m"])
+                .command(["true"])
+                .spawn()
         })
         .collect();
     let ended: Vec<_> = started.iter_mut().map(|run| run.wait_within(2 * SOON)).collect();

@@ -2,7 +2,6 @@
 
 mod outcomes;
 mod planted;
-#[cfg(feature = "redis")]
 mod stores;
 mod targets;
 

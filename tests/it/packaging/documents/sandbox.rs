@@ -4,8 +4,11 @@ use std::cell::OnceCell;
 use std::process::{Command, Output, Stdio};
 
 use crate::support::cluster::Cluster;
+use crate::support::consul::Consul;
 use crate::support::dlock::BINARY;
+use crate::support::dynamodb::Dynamo;
 use crate::support::etcd::Etcd;
+use crate::support::kubernetes::Kubernetes;
 use crate::support::mariadb::MariaDb;
 use crate::support::masters::Masters;
 use crate::support::memcached::Memcached;
@@ -14,6 +17,7 @@ use crate::support::pool::Lent;
 use crate::support::postgres::Postgres;
 use crate::support::process::Marker;
 use crate::support::redis::{Options, Redis};
+use crate::support::s3::S3;
 use crate::support::sentinels::Sentinels;
 use crate::support::tls::Flaw;
 use crate::support::zookeeper::ZooKeeper;
@@ -21,7 +25,7 @@ use crate::support::zookeeper::ZooKeeper;
 /// The reader's own programs. Each records that it ran, in the file `ran`.
 const SCRIPTS: &[(&str, &str)] = &[
     // Waits for the file `go`, so that a test determines how long a backup takes.
-    ("backup.sh", "touch started; until [ -e go ]; do sleep 0.01; done; echo backup complete"),
+    ("backup.sh", "touch started; until [ -e go ]; do sleep 0.05; done; echo backup complete"),
     ("billing.sh", "redis-cli -u \"$PLAIN\" exists myapp:billing"),
     ("deploy.sh", "echo deployed"),
     ("dump.sh", "echo dump"),
@@ -45,6 +49,10 @@ pub struct Sandbox {
     mariadb: OnceCell<Lent<MariaDb>>,
     zookeeper: OnceCell<Lent<ZooKeeper>>,
     memcached: OnceCell<Memcached>,
+    consul: OnceCell<Lent<Consul>>,
+    s3: OnceCell<Lent<S3>>,
+    dynamodb: OnceCell<Lent<Dynamo>>,
+    kubernetes: OnceCell<Lent<Kubernetes>>,
     postgres: OnceCell<Lent<Postgres>>,
 }
 
@@ -71,6 +79,10 @@ impl Sandbox {
             mariadb: OnceCell::new(),
             zookeeper: OnceCell::new(),
             memcached: OnceCell::new(),
+            consul: OnceCell::new(),
+            s3: OnceCell::new(),
+            dynamodb: OnceCell::new(),
+            kubernetes: OnceCell::new(),
             postgres: OnceCell::new(),
         }
     }
@@ -143,6 +155,23 @@ impl Sandbox {
         let cache = "memcached://cache.example.com";
         if text.contains(cache) {
             text = text.replace(cache, &self.memcached.get_or_init(Memcached::start).url());
+        }
+        let agent = "consul://127.0.0.1:8500";
+        if text.contains(agent) {
+            text = text.replace(agent, &self.consul.get_or_init(Consul::lent).url());
+        }
+        let bucket = "s3://example-locks/jobs?region=eu-west-1";
+        if text.contains(bucket) {
+            text = text.replace(bucket, &self.s3.get_or_init(S3::lent).url());
+        }
+        let table = "dynamodb://example-locks/jobs?region=eu-west-1";
+        if text.contains(table) {
+            text = text.replace(table, &self.dynamodb.get_or_init(Dynamo::lent).url());
+        }
+        for namespace in ["k8s://jobs?context=production", "k8s://jobs"] {
+            if text.contains(namespace) {
+                text = text.replace(namespace, &self.kubernetes.get_or_init(Kubernetes::lent).url());
+            }
         }
         for shown in ["postgres://db-1,db-2/app", "postgres://db-1/app", "postgres://dlock@db-1/app"] {
             if text.contains(shown) {

@@ -20,7 +20,7 @@ fn a_reply_is_a_kind_and_values_with_descriptions() {
     for (words, answer) in [
         (&["dlock", "run", "--orphans", ""][..], orphans),
         (&["dlock", "run", "x", "--", ""], "command 4\n"),
-        (&["dlock", "man", "co"], "values\ncompletions\nconfig\nconfig.5\n"),
+        (&["dlock", "man", "co"], "values\ncompletions\nconfig\nconfig.5\nconsul\n"),
         (&["dlock", "nonsense", ""], "values\n"),
         (&["dlock", "run", "--wait", ""], "values\nforever\n"),
     ] {
@@ -81,7 +81,6 @@ fn an_unreachable_backend_yields_no_values() {
 }
 
 /// A server that accepts connections and never replies is not waited for.
-#[cfg(feature = "redis")]
 #[test]
 fn a_silent_store_does_not_delay_completion() {
     let place = Place::new();

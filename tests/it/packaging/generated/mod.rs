@@ -2,5 +2,6 @@
 
 mod completion_values;
 mod completions;
+mod page_lists;
 mod pages;
 mod shell;

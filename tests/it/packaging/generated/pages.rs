@@ -92,7 +92,7 @@ fn a_page_is_named_by_its_command_or_topic() {
 #[test]
 fn an_unknown_page_is_rejected() {
     let message = "dlock: no man page \"ru\": there are acquire, break, check, completions, config, doctor, man, \
-                   release, renew, run, status, backends, ci, config.5, etcd, fencing, file, memcached, migration, mysql, postgres, recipes, redis, zookeeper\n";
+                   release, renew, run, status, backends, ci, config.5, consul, dynamodb, etcd, fencing, file, kubernetes, memcached, migration, mysql, postgres, recipes, redis, s3, zookeeper\n";
     let place = Place::new();
     let output = place.bare().args(["man", "ru"]).output();
     assert_eq!(output.outcome(), (Exit::Code(64), "", message));
@@ -123,10 +123,6 @@ fn the_pages_render_without_warnings() {
 fn every_page_begins_with_three_examples() {
     let (_place, directory) = written();
     for name in files(&directory).keys() {
-        // It consists of examples.
-        if name == "dlock-migration.7" {
-            continue;
-        }
         let page = rendered(&directory.join(name));
         let is_title =
             |line: &&str| line.starts_with(|first: char| first.is_ascii_uppercase()) && !line.contains('(');
@@ -231,7 +227,6 @@ fn each_command_has_a_page_that_names_all_its_options_and_sections() {
 }
 
 /// The rights that the page gives to a user of Redis suffice, and cause no message.
-#[cfg(feature = "redis")]
 #[test]
 fn the_redis_user_of_the_page_has_the_rights_of_a_run() {
     use crate::support::redis::Redis;

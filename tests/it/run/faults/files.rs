@@ -7,10 +7,11 @@ use crate::support::running::{Exit, Running};
 use crate::support::wait::{throughout, until};
 use std::time::Duration;
 
-/// A command that reports its signals, and whose dlock checks its lock three times a second.
+/// A command that reports its signals, and whose dlock checks its lock every two seconds. It has a second to report a
+/// signal after a loss.
 fn witness(place: &Place) -> Running {
     let go = format!("leave:{}=5", place.arg("go"));
-    let run = place.run().args(["--ttl", "1s"]);
+    let run = place.run().args(["--ttl", "6s"]);
     let inherited_lock = place.inherited_lock();
     let mut run = run.probe(["--inherited-lock", inherited_lock.path(), "signals", &go]).spawn();
     run.await_ready();
@@ -76,12 +77,15 @@ fn a_lock_file_that_becomes_a_link_or_a_directory_ends_the_command() {
     for directory in [false, true] {
         let place = Place::new();
         let run = witness(&place);
-        std::fs::rename(place.lock_file("x"), place.path("moved")).unwrap();
+        let (lock, moved) = (place.lock_file("x"), place.path("moved"));
         if directory {
-            std::fs::create_dir(place.lock_file("x")).unwrap();
+            std::fs::create_dir(&moved).unwrap();
         } else {
-            std::os::unix::fs::symlink(place.path("moved"), place.lock_file("x")).unwrap();
+            std::os::unix::fs::symlink(&moved, &moved).unwrap();
         }
+        // In one step: between two steps the lock would be gone.
+        let exchange = nix::fcntl::RenameFlags::RENAME_EXCHANGE;
+        nix::fcntl::renameat2(nix::fcntl::AT_FDCWD, &moved, nix::fcntl::AT_FDCWD, &lock, exchange).unwrap();
         assert_taken(&place, run);
     }
 }
@@ -111,7 +115,7 @@ fn a_wall_clock_that_jumps_has_no_effect_on_files() {
     let clocks = Clocks::new(&place);
     let go = place.arg("go");
     let text =
-        format!("echo ready; trap 'echo signal' TERM; until [ -e '{go}' ]; do sleep 0.01; done; exit 5");
+        format!("echo ready; trap 'echo signal' TERM; until [ -e '{go}' ]; do sleep 0.05; done; exit 5");
     let mut run = clocks.of(place.run().args(["--ttl", "1s"])).sh(&text).spawn();
     run.await_ready();
     for seconds in [HOUR, -HOUR, DAY, -DAY, 0] {

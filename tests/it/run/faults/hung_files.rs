@@ -72,7 +72,7 @@ impl Hanging {
 fn a_hung_file_system_blocks_neither_signals_nor_the_runtime_limit() {
     let hanging = Hanging::new();
     let inherited_lock = hanging.place.inherited_lock();
-    let run = hanging.run().args(["--ttl", "1s", "--max-runtime", "5s", "--connect-timeout", "500ms"]);
+    let run = hanging.run().args(["--ttl", "1s", "--max-runtime", "8s", "--connect-timeout", "500ms"]);
     let mut run = run.probe(["--inherited-lock", inherited_lock.path(), "signals"]).spawn();
     run.await_ready();
     hanging.hang();

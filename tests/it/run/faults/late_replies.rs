@@ -3,18 +3,18 @@
 use super::fixture::Fixture;
 use crate::support::SOON;
 use crate::support::proxy::Way;
-use crate::support::wait::until;
+use crate::support::wait::{side_by_side, until};
 use std::time::Duration;
 
 /// From a moment in the middle of the run on, each reply is late by this many hundredths of a lease.
 #[track_caller]
 fn late_replies_extend_no_lease(way: Way, hundredths: u64) {
-    let fixture = Fixture::new().ttl(2);
+    let fixture = Fixture::new();
     // A busy machine may take half of this lease to acquire it.
     let run = fixture.ticker_of(fixture.run().args(["--retry", "30s"]));
     let next_holder = fixture.next_holder();
     fixture.await_renewals(1);
-    fixture.proxy.delay(way, Duration::from_millis(20 * hundredths));
+    fixture.proxy.delay(way, Duration::from_millis(60 * hundredths));
     // Late renewals may keep the lock alive at the store, but never the command: it is killed in time, or
     // continues under a lease whose grant it received in time.
     fixture.store.await_death_under_lock(&fixture.inherited_lock);
@@ -43,16 +43,14 @@ fn replies_more_than_a_lease_late_extend_no_lease() {
 /// F15
 #[test]
 fn renewals_that_arrive_late_extend_no_lease() {
-    for hundredths in [50, 90, 110] {
-        late_replies_extend_no_lease(Way::Up, hundredths);
-    }
+    side_by_side([50, 90, 110], |hundredths| late_replies_extend_no_lease(Way::Up, hundredths));
 }
 
 /// F15
 #[test]
 fn slow_renewals_within_the_lease_keep_the_command_alive() {
-    // A sixth of a lease each way: an attempt may take this time.
-    let fixture = Fixture::new().ttl(6);
+    // An attempt may take a seventh of the lease.
+    let fixture = Fixture::new().ttl(9);
     let run = fixture.witness();
     fixture.proxy.delay(Way::Up, Duration::from_millis(250));
     fixture.proxy.delay(Way::Down, Duration::from_millis(250));
@@ -65,7 +63,7 @@ fn slow_renewals_within_the_lease_keep_the_command_alive() {
 #[test]
 fn the_lease_of_a_slow_renewal_counts_from_the_sending_of_its_request() {
     // Later than the margin before the deadline, and before an attempt is given up.
-    let fixture = Fixture::new().ttl(6);
+    let fixture = Fixture::new().ttl(9);
     let run = fixture.ticker();
     fixture.proxy.delay(Way::Down, Duration::from_millis(600));
     fixture.await_renewals(2);
@@ -78,7 +76,7 @@ fn the_lease_of_a_slow_renewal_counts_from_the_sending_of_its_request() {
 /// F15
 #[test]
 fn a_renewal_that_arrives_twice_has_no_effect() {
-    for way in [Way::Up, Way::Down] {
+    side_by_side([Way::Up, Way::Down], |way| {
         let fixture = Fixture::new();
         let run = fixture.witness();
         for _ in 0..2 {
@@ -86,7 +84,7 @@ fn a_renewal_that_arrives_twice_has_no_effect() {
             fixture.await_renewals(2);
         }
         fixture.assert_undisturbed(run);
-    }
+    });
 }
 
 /// F15
@@ -105,8 +103,9 @@ fn a_duplicate_reply_is_not_taken_for_the_next_one() {
 /// F15
 #[test]
 fn reordered_renewals_have_no_effect() {
-    // A renewal is held; dlock gives it up and sends the next over another connection; then both arrive.
-    let fixture = Fixture::new().ttl(6);
+    // A renewal is held; dlock gives it up, when about half of the lease is left, and sends the next over another
+    // connection; then both arrive.
+    let fixture = Fixture::new().ttl(9);
     let run = fixture.witness();
     for way in [Way::Up, Way::Down] {
         fixture.await_renewals(1);
@@ -116,5 +115,5 @@ fn reordered_renewals_have_no_effect() {
         fixture.proxy.heal();
         fixture.await_renewals(1);
     }
-    fixture.assert_undisturbed(run);
+    fixture.assert_survived(run);
 }

@@ -116,7 +116,8 @@ fn a_command_that_ignores_sigterm_is_killed_after_at_most_a_second() {
 /// F09
 #[test]
 fn a_lost_lock_is_noticed_at_the_next_renewal() {
-    let fixture = Fixture::new().without_push();
+    // The next renewal is 3 s away then, and a busy server has more than a second to reply to it.
+    let fixture = Fixture::new().ttl(9).without_push();
     let mut run = fixture.witness();
     fixture.await_renewals(1);
     fixture.command(&["DEL", &fixture.key()]);
@@ -193,8 +194,8 @@ each_foreign_value! {
 /// F10
 #[test]
 fn a_lock_taken_over_by_another_dlock_is_lost() {
-    // The key is deleted, and another dlock acquires the lock first.
-    let fixture = Fixture::new().without_push();
+    // The key is deleted, and another dlock acquires the lock first, before the first one has to stop its command.
+    let fixture = Fixture::new().ttl(12).without_push();
     let mut first = fixture.with_inherited_lock(fixture.run(), &["ignore-term"]).spawn();
     first.await_ready();
     fixture.proxy.hold_both();
@@ -238,7 +239,7 @@ fn a_removed_expiry_is_restored() {
 #[test]
 fn a_changed_expiry_is_restored() {
     is_put_right(Notified::AtOnce, &["PEXPIRE", "20000"]);
-    is_put_right(Notified::ByTheNextRenewal, &["PEXPIRE", "3900"]);
+    is_put_right(Notified::ByTheNextRenewal, &["PEXPIRE", "4900"]);
     for notified in [Notified::AtOnce, Notified::ByTheNextRenewal] {
         is_put_right(notified, &["PEXPIRE", "86400000"]);
     }

@@ -5,7 +5,7 @@ use crate::support::SOON;
 use crate::support::process::Marker;
 use crate::support::wait::until;
 use std::process::{Child, Command};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Processes that only use CPU time.
 struct BusyProcesses(Vec<Child>);
@@ -38,9 +38,9 @@ fn a_host_without_a_free_processor_loses_no_lease_and_kills_in_time() {
     let fixture = Fixture::new();
     let hogs = BusyProcesses::start(&fixture, 8);
     let witness = fixture.witness();
-    // Two leases.
-    fixture.await_renewals(6);
-    fixture.assert_undisturbed(witness);
+    // More than a lease.
+    fixture.await_renewals(4);
+    fixture.assert_survived(witness);
     let run = fixture.ticker();
     let next_holder = fixture.next_holder();
     fixture.await_renewals(1);
@@ -54,7 +54,7 @@ fn a_host_without_a_free_processor_loses_no_lease_and_kills_in_time() {
 /// F25
 #[test]
 fn a_dlock_paged_out_repeatedly_loses_no_lease_and_kills_in_time() {
-    let fixture = Fixture::new();
+    let fixture = Fixture::new().ttl(5);
     // A process that may lock memory has locked it before it could be paged out.
     let may_not = ["prlimit", "--memlock=0:0", "setpriv", "--bounding-set=-ipc_lock", "--inh-caps=-ipc_lock"];
     let run = fixture.ticker_of(fixture.run().wrapped_by(may_not));
@@ -63,7 +63,7 @@ fn a_dlock_paged_out_repeatedly_loses_no_lease_and_kills_in_time() {
     let mut taken = 0;
     until(SOON, "two leases", || {
         taken += halves.into_iter().map(page_out).sum::<usize>();
-        begun.elapsed() > Duration::from_secs(6)
+        begun.elapsed() > 2 * fixture.ttl
     });
     assert!(taken > 0, "no memory could be taken away");
     assert!(fixture.is_held() && !fixture.inherited_lock.is_free());

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 #[test]
 fn one_flight_before_the_command_and_one_to_release() {
     for push in [true, false] {
-        let fixture = if push { Fixture::new() } else { Fixture::new().without_push() };
+        // No renewal is due before the end of the command.
+        let fixture = Fixture::new().ttl(60);
+        let fixture = if push { fixture } else { fixture.without_push() };
         let output = fixture.run().sh("exit 3").output();
         assert_eq!(output.outcome(), (Exit::Code(3), "", ""));
         let flights = fixture.proxy.flights();
@@ -29,7 +31,7 @@ fn names(flights: &[Flight]) -> Vec<Vec<String>> {
 #[test]
 fn a_server_is_sent_the_text_of_the_script_once() {
     let redis = Redis::start();
-    let fixture = Fixture::on(&redis);
+    let fixture = Fixture::on(&redis).ttl(60);
     for flights in [
         &[&["HELLO", "CLIENT", "EVALSHA"][..], &["EVAL"], &["EVALSHA"]][..],
         &[&["HELLO", "CLIENT", "EVALSHA"], &["EVALSHA"]],
@@ -45,7 +47,7 @@ fn a_server_is_sent_the_text_of_the_script_once() {
 fn a_refused_digest_is_not_sent_again_on_the_same_connection() {
     let redis = Redis::start();
     redis.command(&["ACL", "SETUSER", "job", "on", ">s3cret", "~*", "&*", "+@all", "-evalsha"]);
-    let fixture = Fixture::on(&redis).logged_in("job", "s3cret");
+    let fixture = Fixture::on(&redis).ttl(60).logged_in("job", "s3cret");
     assert_eq!(fixture.run().sh("exit 3").output().outcome(), (Exit::Code(3), "", ""));
     assert_eq!(names(&fixture.proxy.flights()), [&["HELLO", "CLIENT", "EVALSHA"][..], &["EVAL"], &["EVAL"]]);
 }
@@ -60,7 +62,7 @@ fn a_run_takes_two_small_round_trips_on_one_connection() {
     let redis = Redis::start();
     redis.command(&["ACL", "SETUSER", "job", "on", ">s3cret", "~*", "&*", "+@all"]);
     for user in [None, Some("job")] {
-        let fixture = Fixture::on(&redis);
+        let fixture = Fixture::on(&redis).ttl(9);
         let fixture = if let Some(user) = user { fixture.logged_in(user, "s3cret") } else { fixture };
         for run in ["which teaches the server the script", "which finds that it knows it"] {
             fixture.proxy.forget_flights();
@@ -105,7 +107,7 @@ fn a_distant_server_costs_one_round_trip_to_start_and_one_to_release() {
 #[test]
 fn the_command_starts_after_the_first_flight() {
     // Everything else in flight is lost: the command must run without it.
-    let fixture = Fixture::new();
+    let fixture = Fixture::new().ttl(60);
     let mut run = fixture.with_inherited_lock(fixture.run(), &["ignore-term"]).spawn();
     run.await_ready();
     let before_it = fixture.proxy.flights();
@@ -114,16 +116,17 @@ fn the_command_starts_after_the_first_flight() {
 
 #[test]
 fn a_holder_sends_at_most_three_requests_per_lease() {
-    let fixture = Fixture::new();
+    // A busy server has more than a second to reply to a renewal, so that it is not repeated.
+    let fixture = Fixture::new().ttl(9);
     let run = fixture.witness();
     fixture.await_renewals(1);
     let begun = Instant::now();
-    let before: usize = fixture.proxy.flights().iter().map(|flight| flight.commands.len()).sum();
-    std::thread::sleep(Duration::from_secs(6));
-    let asked: usize =
-        fixture.proxy.flights().iter().map(|flight| flight.commands.len()).sum::<usize>() - before;
-    let thirds = usize::try_from(begun.elapsed().as_millis()).unwrap().div_ceil(1000);
-    assert!((4..=thirds).contains(&asked), "{asked} requests in {:?}", begun.elapsed());
+    let requests = || fixture.proxy.flights().iter().map(|flight| flight.commands.len()).sum::<usize>();
+    let before = requests();
+    fixture.await_renewals(3);
+    let asked = requests() - before;
+    let thirds = usize::try_from(begun.elapsed().as_millis()).unwrap().div_ceil(3000);
+    assert!((3..=thirds).contains(&asked), "{asked} requests in {:?}", begun.elapsed());
     fixture.assert_undisturbed(run);
 }
 

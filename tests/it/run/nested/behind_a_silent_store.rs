@@ -1,6 +1,6 @@
 //! S32: each of them has its own renewal and its own deadline.
 
-use super::{PAST_THE_LEASE, assert_held, assert_succession, inner, shell};
+use super::{PAST_THE_LEASE, TTL, assert_held, assert_succession, inner, shell};
 use crate::support::flight::Flight;
 use crate::support::inherited_lock::InheritedLock;
 use crate::support::proxy::Proxy;
@@ -10,11 +10,11 @@ use crate::support::wait::{boot_ns, throughout, until};
 use crate::support::{SOON, probe};
 use std::time::Duration;
 
-/// The rest of 3 s when a hundredth of it, and 2 ms, are reserved for the difference of two clocks.
-const DEAD_WITHIN: Duration = Duration::from_millis(2968);
+/// The rest of 6 s when a hundredth of it, and 2 ms, are reserved for the difference of two clocks.
+const DEAD_WITHIN: Duration = Duration::from_millis(5938);
 
-/// Slightly less than a third of 3 s.
-const RENEWED_AFTER: Duration = Duration::from_millis(900);
+/// Slightly less than a third of 6 s.
+const RENEWED_AFTER: Duration = Duration::from_millis(1900);
 
 /// Two dlocks on one lock, each with its own connection to the store, and each with a process that ignores SIGTERM.
 struct Fixture {
@@ -47,7 +47,7 @@ impl Fixture {
             probe::path().to_str().expect("a path in UTF-8"),
             outer_inherited_lock.path()
         );
-        let mut run = store.behind(outer_way.port()).run().command(shell(&text, words)).spawn();
+        let mut run = store.behind(outer_way.port()).run_with_ttl(TTL).command(shell(&text, words)).spawn();
         run.await_stdout("ready\nready\n");
         for way in [&outer_way, &inner_way] {
             until(SOON, "a renewal", || {

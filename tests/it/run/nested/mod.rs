@@ -1,23 +1,24 @@
 //! A dlock inside the hold of another one, on the same lock.
 
-#[cfg(feature = "redis")]
 mod behind_a_silent_store;
 
 use crate::support::dlock::BINARY;
 use crate::support::inherited_lock::InheritedLock;
 use crate::support::running::{Exit, Running};
 use crate::support::store::Store;
-use crate::support::wait::{throughout, until};
+use crate::support::wait::{side_by_side, throughout, until};
 use crate::support::{SOON, probe, process};
 use nix::sys::signal::Signal;
 use std::time::Duration;
 
+/// The lease of the runs, of which a busy machine may stand still for more than a second.
+const TTL: &str = "6s";
 /// Longer than the lease of the killed ones.
-const PAST_THE_LEASE: Duration = Duration::from_secs(4);
+const PAST_THE_LEASE: Duration = Duration::from_secs(7);
 
 /// The arguments of a dlock on the lock `x` with a probe as its command, for use in the command of another one.
 fn inner<const N: usize>(url: &str, probe: [&str; N]) -> Vec<String> {
-    let dlock = [BINARY, "run", "-b", url, "--ttl", "3s", "x", "--"].map(str::to_owned);
+    let dlock = [BINARY, "run", "-b", url, "--ttl", TTL, "x", "--"].map(str::to_owned);
     dlock.into_iter().chain(probe::command(probe)).collect()
 }
 
@@ -51,8 +52,8 @@ fn assert_inherits(next_holder: &mut Running) {
 /// Another client is granted the lock, and no process with the inherited lock is alive then.
 #[track_caller]
 fn assert_succession(store: &Store, inherited_lock: &InheritedLock) {
-    let output =
-        store.run().args(["--wait", "forever"]).probe(["next-holder", inherited_lock.path()]).output();
+    let run = store.run_with_ttl(TTL).args(["--wait", "forever"]);
+    let output = run.probe(["next-holder", inherited_lock.path()]).output();
     assert_eq!(output.outcome(), (Exit::Code(0), "clean\n", ""));
 }
 
@@ -101,8 +102,8 @@ fn outlived(store: &Store) -> Running {
     let mut words =
         inner(store.url(), ["--inherited-lock", inherited_lock.path(), "hold", &log, "until", &go]);
     words.insert(0, log);
-    let text = r#"log=$1; shift; setsid "$@" & until [ -s "$log" ]; do sleep 0.01; done; touch ended"#;
-    let mut run = store.run().args(["--orphans", "leave"]).command(shell(text, words)).spawn();
+    let text = r#"log=$1; shift; setsid "$@" & until [ -s "$log" ]; do sleep 0.05; done; touch ended"#;
+    let mut run = store.run_with_ttl(TTL).args(["--orphans", "leave"]).command(shell(text, words)).spawn();
     run.await_ready();
     until(SOON, "the end of the outer command", || store.place.path("ended").exists());
     run
@@ -111,7 +112,7 @@ fn outlived(store: &Store) -> Running {
 /// S32
 #[test]
 fn an_inner_dlock_that_outlives_the_outer_keeps_the_lock() {
-    for store in Store::each() {
+    side_by_side(Store::each(), |store| {
         let inherited_lock = store.place.inherited_lock();
         let mut run = outlived(&store);
         if store.url().starts_with("redis") {
@@ -126,7 +127,7 @@ fn an_inner_dlock_that_outlives_the_outer_keeps_the_lock() {
         assert_eq!(run.wait().outcome(), (Exit::Code(0), "ready\n", ""));
         assert_eq!(store.place.read("log").lines().count(), 2, "the inner command ran to its end");
         assert!(!store.is_held());
-    }
+    });
 }
 
 /// S16, S32: the outer one's descriptor is the lock, so it stays until the inner one has ended; but it may be killed.
@@ -137,8 +138,12 @@ fn an_inner_dlock_takes_over_the_lock_when_the_outer_is_killed() {
     let mut run = outlived(&store);
     let mut next_holder = store.next_holder(&inherited_lock);
     throughout(Duration::from_millis(500), "the outer one stays", || run.poll().is_none());
+    let guards: Vec<_> =
+        process::children(run.pid()).into_iter().filter(|child| child.comm == "lock-guard").collect();
     run.signal(Signal::SIGKILL);
     assert_eq!(run.wait().exit, Exit::by(Signal::SIGKILL));
+    // It has the descriptor, too, if it has not ended yet.
+    until(SOON, "the end of the guard", || !guards.iter().any(|guard| process::alive(guard.pid)));
     // Between the two flock(1) might get it for an instant, a dlock cannot.
     until(SOON, "the inner one has taken the lock over", || store.is_held());
     throughout(PAST_THE_LEASE, "the inner one keeps the lock", || {
@@ -152,13 +157,11 @@ fn an_inner_dlock_takes_over_the_lock_when_the_outer_is_killed() {
 /// S16, S32
 #[test]
 fn killing_the_outer_dlock_kills_the_inner_tree() {
-    for store in Store::each() {
+    side_by_side(Store::each(), |store| {
         let inherited_lock = store.place.inherited_lock();
         let pids = store.place.arg("pids");
-        let run = store
-            .run()
-            .command(inner(store.url(), ["--inherited-lock", inherited_lock.path(), "tree", "3", &pids]));
-        let mut run = run.spawn();
+        let words = inner(store.url(), ["--inherited-lock", inherited_lock.path(), "tree", "3", &pids]);
+        let mut run = store.run_with_ttl(TTL).command(words).spawn();
         run.await_ready();
         let inner = inner_of(&run);
         let halves = [run.pid(), run.guard()];
@@ -171,13 +174,13 @@ fn killing_the_outer_dlock_kills_the_inner_tree() {
         until(SOON, "the end of everybody", || store.place.marker().bearers().is_empty());
         // The inner one has had no time to remove what it had created there.
         until(SOON, "the end of the cgroups", || process::cgroups_named_after(&halves).is_empty());
-    }
+    });
 }
 
 /// S16, S32
 #[test]
 fn killing_the_inner_dlock_kills_its_tree_while_the_outer_keeps_the_lock() {
-    for store in Store::each() {
+    side_by_side(Store::each(), |store| {
         let (inherited_lock, pids) = (store.place.inherited_lock(), store.place.arg("pids"));
         let (go, witness) = (store.place.arg("go"), probe::path());
         let words = inner(store.url(), ["--inherited-lock", inherited_lock.path(), "tree", "3", &pids]);
@@ -185,7 +188,7 @@ fn killing_the_inner_dlock_kills_its_tree_while_the_outer_keeps_the_lock() {
             r#""$@"; echo "inner: $?"; exec '{}' signals 'leave:{go}=5'"#,
             witness.to_str().expect("a path in UTF-8")
         );
-        let mut run = store.run().command(shell(&text, words)).spawn();
+        let mut run = store.run_with_ttl(TTL).command(shell(&text, words)).spawn();
         run.await_ready();
         process::send(inner_of(&run), Signal::SIGKILL);
         inherited_lock.await_free();
@@ -197,5 +200,5 @@ fn killing_the_inner_dlock_kills_its_tree_while_the_outer_keeps_the_lock() {
         assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(5), "ready\ninner: 137\nready\n"));
         assert!(!store.is_held());
         assert_succession(&store, &inherited_lock);
-    }
+    });
 }

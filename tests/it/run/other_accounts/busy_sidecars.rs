@@ -1,9 +1,11 @@
 //! Sidecars that are very long, or that another process keeps locked.
 
 use crate::admin::status::{parse, status};
+use crate::support::SOON;
 use crate::support::place::Place;
 use crate::support::running::{Exit, Running};
 use crate::support::store::Store;
+use crate::support::wait::eventually;
 use nix::fcntl::{FcntlArg, fcntl};
 use std::fs::{self, File};
 use std::path::Path;
@@ -19,7 +21,8 @@ fn lock_content(path: &Path) -> File {
         l_len: 1,
         l_pid: 0,
     };
-    fcntl(&file, FcntlArg::F_OFD_SETLK(&first_byte)).unwrap();
+    // A live dlock may have it locked for a moment.
+    fcntl(&file, FcntlArg::F_OFD_SETLKW(&first_byte)).unwrap();
     file
 }
 
@@ -86,13 +89,14 @@ fn dead_waiters_behind_a_live_one_block_no_other() {
     holder.await_ready();
     let mut waiters: Vec<Running> = vec![wait(1)];
     let path = place.locks().join("x.dlock");
-    let dead = with_dead_waiters(place.noted("x"), 7000);
     // In place: live processes have locked this very file.
     let locked = lock_content(&path);
+    let dead = with_dead_waiters(place.noted("x"), 7000);
     std::os::unix::fs::FileExt::write_all_at(&locked, dead.as_bytes(), 0).unwrap();
     drop(locked);
     waiters.push(wait(2));
-    assert_eq!(place.noted("x")["line"].as_array().unwrap().len(), 2);
+    let line = eventually(SOON, "a whole sidecar", || place.noted("x")["line"].as_array().cloned());
+    assert_eq!(line.len(), 2);
     drop(holder.take_stdin());
     for run in [holder].iter_mut().chain(&mut waiters) {
         let output = run.wait();
@@ -104,7 +108,7 @@ fn dead_waiters_behind_a_live_one_block_no_other() {
 #[test]
 fn a_lock_with_a_locked_sidecar_is_shown_as_unknown() {
     let store = Store::file();
-    let _run = crate::admin::status::holding(store.run().name("z"));
+    let _run = crate::admin::status::holding(store.run_with_ttl("60s").name("z"));
     let locks = store.place.locks();
     let names: Vec<String> = (10..40).map(|number| format!("x{number}")).collect();
     let kept: Vec<File> = names

@@ -56,7 +56,7 @@ fn assert_waited_for(mut holder: Running, mut waiter: Running) {
 fn an_ancestor_that_is_not_a_dlock_does_not_end_a_wait() {
     let store = Store::redis();
     let holder = forged_holder(&store, &identity_of(std::process::id()));
-    let waiter = store.run().args(["-v", "--wait", "forever"]).sh("echo ran").spawn();
+    let waiter = store.run_with_ttl("60s").args(["-v", "--wait", "forever"]).sh("echo ran").spawn();
     assert_waited_for(holder, waiter);
 }
 

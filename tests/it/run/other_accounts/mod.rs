@@ -3,7 +3,6 @@
 
 mod busy_sidecars;
 mod core_dumps;
-#[cfg(feature = "redis")]
 mod forged_identities;
 mod group_directories;
 mod squatted_files;

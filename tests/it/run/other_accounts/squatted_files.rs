@@ -82,7 +82,9 @@ fn a_revocation_in_a_planted_sidecar_is_ignored() {
         .sh("echo ready; cat; echo done")
         .spawn();
     run.await_ready();
-    let mut forged = place.noted("x");
+    let mut forged = crate::support::wait::eventually(crate::support::SOON, "a whole sidecar", || {
+        Some(place.noted("x")).filter(|noted| noted["members"][0].is_object())
+    });
     forged["members"][0]["revoked"] = serde_json::json!({"by": "mallory", "reason": "mine"});
     set_mode(&place.path("."), 0o777);
     place.write("forged", &format!("{forged}\n"));

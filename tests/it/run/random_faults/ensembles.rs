@@ -21,7 +21,6 @@ pub trait Members {
     fn entries(&self) -> Vec<String>;
 }
 
-#[cfg(feature = "etcd")]
 impl Members for crate::support::etcd::Etcd {
     fn count(&self) -> usize {
         Self::count(self)
@@ -44,7 +43,6 @@ impl Members for crate::support::etcd::Etcd {
     }
 }
 
-#[cfg(feature = "zookeeper")]
 impl Members for crate::support::zookeeper::ZooKeeper {
     fn count(&self) -> usize {
         Self::count(self)
@@ -78,8 +76,7 @@ impl Members for crate::support::zookeeper::ZooKeeper {
 /// Defines a database, which is a single server. Rows are never deleted; one without living entries, which are what the
 /// statement selects, is no trace.
 macro_rules! database {
-    ($feature:literal, $server:path, $living:literal) => {
-        #[cfg(feature = $feature)]
+    ($server:path, $living:literal) => {
         impl Members for $server {
             fn count(&self) -> usize {
                 1
@@ -105,12 +102,10 @@ macro_rules! database {
 }
 
 database!(
-    "postgres",
     crate::support::postgres::Postgres,
     "SELECT entries FROM public.dlock_locks WHERE ends_at > extract(epoch FROM clock_timestamp()) * 1000000"
 );
 database!(
-    "mysql",
     crate::support::mariadb::MariaDb,
     "SELECT entries FROM dlock_locks WHERE ends_at > unix_timestamp(now(6)) * 1000000"
 );

@@ -5,20 +5,15 @@
 //! their duration on files and on Redis, and a quarter of it on each other store. `DLOCK_TEST_RANDOM_SEED` repeats the
 //! choices of an earlier run, but not their scheduling. A test that fails prints the seed.
 
-#[cfg(any(feature = "etcd", feature = "zookeeper", feature = "postgres", feature = "mysql"))]
 mod ensembles;
 pub mod event_log;
 pub mod fault_plan;
 mod files;
-#[cfg(feature = "memcached")]
-mod memcached;
-#[cfg(feature = "net")]
 mod network;
+mod one_server;
 mod run;
-#[cfg(feature = "redis")]
 mod servers;
 mod store_faults;
-#[cfg(feature = "zookeeper")]
 mod stuck_leader;
 
 use self::event_log::EventLog;
@@ -270,7 +265,6 @@ fn nothing_overlaps_and_nothing_is_left_on_files() {
     Campaign::on(store, files, 4).run_all_phases();
 }
 
-#[cfg(feature = "redis")]
 mod on_servers {
     use super::Campaign;
     use super::servers::{FaultyServers, PERSISTENT};
@@ -328,7 +322,6 @@ mod on_servers {
     }
 }
 
-#[cfg(feature = "etcd")]
 mod on_etcd {
     use super::Campaign;
     use super::ensembles::FaultyMembers;
@@ -352,7 +345,6 @@ mod on_etcd {
     }
 }
 
-#[cfg(feature = "zookeeper")]
 mod on_zookeeper {
     use super::Campaign;
     use super::ensembles::FaultyMembers;
@@ -376,7 +368,6 @@ mod on_zookeeper {
     }
 }
 
-#[cfg(feature = "postgres")]
 mod on_postgres {
     use super::Campaign;
     use super::ensembles::FaultyMembers;
@@ -394,7 +385,6 @@ mod on_postgres {
     }
 }
 
-#[cfg(feature = "mysql")]
 mod on_mysql {
     use super::Campaign;
     use super::ensembles::FaultyMembers;

@@ -4,7 +4,5 @@
 //! everything below `scale::`, and `tests/scale.sh` runs it afterwards, one test at a time. A test belongs
 //! here if it keeps every CPU busy for seconds; all of them together take less than two minutes.
 
-#[cfg(feature = "redis")]
 mod members;
-#[cfg(feature = "redis")]
 mod trees;

@@ -5,6 +5,7 @@ use super::rig::{Rig, open};
 use crate::support::SOON;
 use dlock::backend::{
     Again, Attempt, Backend, Busy, Change, Ending, Intent, Loss, Release, Renewal, Reply, StoreError,
+    TryReply,
 };
 use dlock::lock::{Claim, Grant, Holder, LockName, Mode, Token};
 use std::future::Future;
@@ -23,6 +24,8 @@ pub struct Client {
     pub backend: Box<dyn Backend>,
     pub claim: Claim,
     disturbance: Option<Rc<Disturbance>>,
+    /// See [`Rig::counts_as_down_after`].
+    counts_as_down_after: Option<Duration>,
     /// The store cannot notify it.
     polls: bool,
 }
@@ -30,7 +33,13 @@ pub struct Client {
 impl Client {
     /// A claim of this name on the rig's store; does not contact the store.
     pub fn new(rig: &dyn Rig, name: &str) -> Self {
-        Self { backend: rig.open(), claim: claim(name), disturbance: rig.disturbance(), polls: false }
+        Self {
+            backend: rig.open(),
+            claim: claim(name),
+            disturbance: rig.disturbance(),
+            counts_as_down_after: rig.counts_as_down_after(),
+            polls: false,
+        }
     }
 
     /// The same claim once more, over a new connection.
@@ -40,7 +49,13 @@ impl Client {
 
     /// A claim of this name on the store of a URL.
     pub fn at(url: &str, name: &str) -> Self {
-        Self { backend: open(url), claim: claim(name), disturbance: None, polls: false }
+        Self {
+            backend: open(url),
+            claim: claim(name),
+            disturbance: None,
+            counts_as_down_after: None,
+            polls: false,
+        }
     }
 
     /// The same with a short lease.
@@ -95,11 +110,7 @@ impl Client {
                     self.polls = matches!(attempt, Attempt::Busy(Busy { again: Again::Poll, .. }));
                     return attempt;
                 }
-                // As every dlock does.
-                Err(error) if error.is_transient() && asked.elapsed() < SOON => {
-                    tokio::time::sleep(Duration::from_millis(10)).await;
-                }
-                Err(error) => patience.after(&error).await,
+                Err(error) => patience.after(&error, asked).await,
             }
         }
     }
@@ -109,7 +120,7 @@ impl Client {
         if let Some(disturbance) = &self.disturbance {
             disturbance.step().await;
         }
-        Patience::of(self.disturbance.as_deref())
+        Patience::of(self.disturbance.as_deref(), self.counts_as_down_after)
     }
 
     /// Sends one request, which must be granted.
@@ -246,6 +257,7 @@ impl Client {
 
     pub async fn renew(&mut self) -> Renewal {
         let patience = self.disturbed().await;
+        let asked = Instant::now();
         loop {
             let renewal = patience
                 .limit(async {
@@ -255,7 +267,7 @@ impl Client {
                 .await;
             match renewal {
                 Ok(renewal) => return renewal,
-                Err(error) => patience.after(&error).await,
+                Err(error) => patience.after(&error, asked).await,
             }
         }
     }
@@ -272,6 +284,7 @@ impl Client {
     async fn end(&mut self, success: Option<Duration>) -> Release {
         let ending = Ending { record: None, success };
         let patience = self.disturbed().await;
+        let asked = Instant::now();
         let mut is_repeated = false;
         loop {
             let release = patience
@@ -286,7 +299,7 @@ impl Client {
                 Ok(release) => return release,
                 Err(error) => {
                     is_repeated |= matches!(error, StoreError::Unavailable { maybe_applied: true, .. });
-                    patience.after(&error).await;
+                    patience.after(&error, asked).await;
                 }
             }
         }
@@ -309,6 +322,24 @@ impl Client {
         for _ in 0..2 {
             assert_eq!(self.renew().await, Renewal::Lost(loss));
         }
+    }
+}
+
+/// The grant that a reply must be.
+#[track_caller]
+pub fn granted(attempt: Attempt) -> Grant {
+    match attempt {
+        Attempt::Granted(grant) => grant,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What a reply must be that is not a grant.
+#[track_caller]
+pub fn refusal(attempt: Attempt) -> Busy {
+    match attempt {
+        Attempt::Busy(busy) => busy,
+        other => panic!("{other:?}"),
     }
 }
 
@@ -380,9 +411,6 @@ impl<T> Future for DroppedAfter<'_, T> {
 }
 
 /// Drops the request after this number of polls, if it takes that many; otherwise returns its result.
-pub async fn halfway<T>(
-    whole: Reply<'_, Result<T, StoreError>>,
-    polls: usize,
-) -> Option<Result<T, StoreError>> {
+pub async fn halfway<T>(whole: TryReply<'_, T>, polls: usize) -> Option<Result<T, StoreError>> {
     DroppedAfter { whole, polls }.await
 }

@@ -1,8 +1,8 @@
 //! Disturbances of a store during a check, and how a disturbed check continues.
 
 // Files are not disturbed.
-#![cfg_attr(not(feature = "net"), allow(dead_code))]
 
+use crate::support::SOON;
 use dlock::backend::StoreError;
 use std::cell::Cell;
 use std::sync::Arc;
@@ -23,7 +23,6 @@ pub struct Disturbance {
     act: Arc<dyn Fn() + Send + Sync>,
 }
 
-#[cfg(feature = "net")]
 impl Disturbance {
     /// Runs it before action number `moment`, counted from 0.
     pub fn at(moment: usize, act: impl Fn() + Send + Sync + 'static) -> Self {
@@ -69,18 +68,30 @@ impl Disturbance {
     }
 }
 
-/// How long a request without a reply is repeated: not at all, unless the store is disturbed.
-pub struct Patience(Option<Instant>);
+/// How long a request without a reply is repeated: not at all, unless the store is disturbed, or a server that is only
+/// slow has counted as down.
+pub struct Patience {
+    /// When a disturbed client gives up.
+    until: Option<Instant>,
+    /// See [`Rig::counts_as_down_after`](super::rig::Rig::counts_as_down_after).
+    counts_as_down_after: Option<Duration>,
+    /// When the last request was sent.
+    sent: Cell<Instant>,
+    /// A request took so long.
+    was_late: Cell<bool>,
+}
 
 impl Patience {
     /// Starts now.
-    pub fn of(disturbance: Option<&Disturbance>) -> Self {
-        Self(disturbance.filter(|disturbance| disturbance.is_noticeable).map(|_| Instant::now() + PATIENCE))
+    pub fn of(disturbance: Option<&Disturbance>, counts_as_down_after: Option<Duration>) -> Self {
+        let now = Instant::now();
+        let until = disturbance.filter(|disturbance| disturbance.is_noticeable).map(|_| now + PATIENCE);
+        Self { until, counts_as_down_after, sent: Cell::new(now), was_late: Cell::new(false) }
     }
 
     /// Whether the store is disturbed.
     pub fn is_noticeable(&self) -> bool {
-        self.0.is_some()
+        self.until.is_some()
     }
 
     /// Sends a request, which is given up when the store is disturbed and there is no reply in time.
@@ -88,18 +99,25 @@ impl Patience {
         &self,
         request: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
+        self.sent.set(Instant::now());
         let limit = if self.is_noticeable() { ONE_REQUEST } else { Duration::MAX };
         let late = |_| Err(StoreError::unanswered(format!("no reply within {limit:?}")));
         tokio::time::timeout(limit, request).await.unwrap_or_else(late)
     }
 
-    /// Returns after a moment, when it is time to repeat the request.
+    /// Returns after a moment, when it is time to repeat a request that was first sent then. A transient failure is repeated
+    /// in any case, as every dlock does: others may have changed the state again and again.
     ///
     /// # Panics
-    /// When the store is not disturbed, or no longer.
+    /// When the store is not disturbed, or no longer, and no server was late.
     #[track_caller]
-    pub fn after(&self, error: &StoreError) -> impl Future<Output = ()> + use<> {
-        let is_patient = self.0.is_some_and(|until| Instant::now() < until);
+    pub fn after(&self, error: &StoreError, asked: Instant) -> impl Future<Output = ()> + use<> {
+        let is_patient = self.until.is_some_and(|until| Instant::now() < until);
+        // Once it was late, the next request may fail at once.
+        let is_late = self.counts_as_down_after.is_some_and(|limit| self.sent.get().elapsed() >= limit);
+        self.was_late.set(self.was_late.get() || is_late);
+        let may_repeat = error.is_transient() || self.was_late.get();
+        let is_patient = is_patient || may_repeat && asked.elapsed() < SOON;
         assert!(is_patient && matches!(error, StoreError::Unavailable { .. }), "{error:?}");
         tokio::time::sleep(Duration::from_millis(10))
     }

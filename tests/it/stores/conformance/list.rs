@@ -10,8 +10,27 @@ macro_rules! every_check {
 }
 pub(super) use every_check;
 
+/// All that a store may be asked to prove whose locks have one holder at a time.
+macro_rules! one_holder_checks {
+    ($rig:path) => {
+        crate::stores::conformance::list::one_holder_trait_checks!($rig);
+        crate::stores::conformance::list::one_holder_run_checks!($rig);
+        crate::stores::conformance::list::one_holder_foreign_checks!($rig);
+    };
+}
+pub(super) use one_holder_checks;
+
 /// The tests of one store with runs of the binary.
 macro_rules! run_checks {
+    ($rig:path $(; $($aspect:ident)+)?) => {
+        crate::stores::conformance::list::one_holder_run_checks!($rig $(; $($aspect)+)?);
+        crate::stores::conformance::list::several_holders_run_checks!($rig $(; $($aspect)+)?);
+    };
+}
+pub(super) use run_checks;
+
+/// Those of them for locks of one holder at a time.
+macro_rules! one_holder_run_checks {
     ($rig:path $(; $($aspect:ident)+)?) => {
         crate::stores::conformance::tiers::tiered! { $rig, [$($($aspect)+)?];
             exclusion {
@@ -45,16 +64,6 @@ macro_rules! run_checks {
                 an_expired_wait_leaves_no_trace: Pooling Majority Data Gate;
                 a_signal_ends_a_wait_and_leaves_no_trace: Majority;
             }
-            sharing {
-                runs_share_according_to_their_options: Pooling Majority Data;
-                a_killed_shared_run_is_released: Majority Data;
-            }
-            slots by prove_slots {
-                concurrent_runs_have_different_slots: Pooling Data;
-                a_different_slot_count_is_refused:;
-                the_slot_of_a_killed_run_is_freed:;
-                one_slot_is_exclusive: Data Gate;
-            }
             several_locks {
                 all_are_held_and_all_are_freed: Placement;
                 all_locks_or_none_are_acquired: Pooling Placement Majority Gate;
@@ -74,22 +83,13 @@ macro_rules! run_checks {
                 an_inner_run_that_outlives_the_outer_keeps_the_lock: Majority Data Gate;
                 an_inner_run_may_take_more_names: Placement;
                 the_inner_command_gets_the_same_fencing_token: Majority;
-                shared_inside_exclusive_is_granted: Data;
                 the_same_name_on_another_store_is_another_lock: Request;
             }
-            nesting by prove_slots {
-                an_inner_run_has_the_slot_of_the_outer_one: Data;
-            }
-            nesting_refused by prove_slots {
-                a_different_slot_count_inside_is_refused_at_once:;
-            }
             nesting_refused {
-                exclusive_inside_shared_is_refused_at_once:;
                 a_hold_whose_dlock_is_dead_is_ignored:;
                 an_outer_hold_of_a_live_dlock_must_exist: Majority Gate;
                 an_inner_run_does_not_enter_a_lock_that_is_gone: Majority;
                 an_inner_run_does_not_enter_a_lock_that_was_removed: Gate;
-                waiting_for_an_ancestor_is_refused_with_an_explanation:;
                 a_deadlock_by_opposite_nesting_ends_with_the_wait:;
             }
             min_hold {
@@ -100,6 +100,7 @@ macro_rules! run_checks {
                 a_run_returns_as_soon_as_the_store_keeps_the_lock_by_itself: Data;
                 min_hold_outlasts_a_killed_dlock: Majority Data Gate;
                 renewals_do_not_shorten_min_hold: Majority Data Gate;
+                min_hold_outlasts_a_lost_lock: Majority Data Gate;
                 min_hold_does_not_apply_when_the_command_cannot_be_executed: Gate;
                 a_waiting_run_is_granted_the_lock_when_min_hold_ends: Pooling Majority Data Gate;
                 the_min_hold_of_an_inner_run_is_respected: Data Gate;
@@ -115,10 +116,51 @@ macro_rules! run_checks {
         }
     };
 }
-pub(super) use run_checks;
+pub(super) use one_holder_run_checks;
+
+/// Those of them for locks of several holders: readers, slots.
+macro_rules! several_holders_run_checks {
+    ($rig:path $(; $($aspect:ident)+)?) => {
+        crate::stores::conformance::tiers::tiered! { $rig, [$($($aspect)+)?];
+            sharing {
+                runs_share_according_to_their_options: Pooling Majority Data;
+                a_killed_shared_run_is_released: Majority Data;
+            }
+            slots by prove_slots {
+                concurrent_runs_have_different_slots: Pooling Data;
+                a_different_slot_count_is_refused:;
+                the_slot_of_a_killed_run_is_freed:;
+                one_slot_is_exclusive: Data Gate;
+            }
+            nesting {
+                shared_inside_exclusive_is_granted: Data;
+            }
+            nesting by prove_slots {
+                an_inner_run_has_the_slot_of_the_outer_one: Data;
+            }
+            nesting_refused by prove_slots {
+                a_different_slot_count_inside_is_refused_at_once:;
+            }
+            nesting_refused {
+                exclusive_inside_shared_is_refused_at_once:;
+                waiting_for_an_ancestor_is_refused_with_an_explanation:;
+            }
+        }
+    };
+}
+pub(super) use several_holders_run_checks;
 
 /// The tests of one store that other programs use as well.
 macro_rules! foreign_checks {
+    ($rig:path $(; $($aspect:ident)+)?) => {
+        crate::stores::conformance::list::one_holder_foreign_checks!($rig $(; $($aspect)+)?);
+        crate::stores::conformance::list::several_holders_foreign_checks!($rig $(; $($aspect)+)?);
+    };
+}
+pub(super) use foreign_checks;
+
+/// Those of them for locks of one holder at a time.
+macro_rules! one_holder_foreign_checks {
     ($rig:path $(; $($aspect:ident)+)?) => {
         crate::stores::conformance::tiers::tiered! { $rig, [$($($aspect)+)?];
             admin {
@@ -142,22 +184,40 @@ macro_rules! foreign_checks {
                 a_foreign_client_that_acquires_first_costs_no_queue_position: Majority Data Foreign;
                 waiters_keep_their_positions_while_a_foreign_client_holds_the_lock: Majority Data Foreign;
             }
-            sharing {
-                a_foreign_client_is_excluded_until_the_last_reader_has_left: Majority Data Foreign;
-            }
-            slots by prove_slots {
-                a_foreign_client_is_excluded_until_the_last_slot_is_free: Data Foreign;
-            }
             revocation {
                 a_foreign_lock_is_removed_only_where_the_store_keeps_it: Majority Data Foreign Gate;
             }
         }
     };
 }
-pub(super) use foreign_checks;
+pub(super) use one_holder_foreign_checks;
+
+/// Those of them for locks of several holders: readers, slots.
+macro_rules! several_holders_foreign_checks {
+    ($rig:path $(; $($aspect:ident)+)?) => {
+        crate::stores::conformance::tiers::tiered! { $rig, [$($($aspect)+)?];
+            sharing {
+                a_foreign_client_is_excluded_until_the_last_reader_has_left: Majority Data Foreign;
+            }
+            slots by prove_slots {
+                a_foreign_client_is_excluded_until_the_last_slot_is_free: Data Foreign;
+            }
+        }
+    };
+}
+pub(super) use several_holders_foreign_checks;
 
 /// The tests of one store through its traits alone: no run of the binary, no foreign program, no URL.
 macro_rules! trait_checks {
+    ($rig:path $(; $($aspect:ident)+)?) => {
+        crate::stores::conformance::list::one_holder_trait_checks!($rig $(; $($aspect)+)?);
+        crate::stores::conformance::list::several_holders_trait_checks!($rig $(; $($aspect)+)?);
+    };
+}
+pub(super) use trait_checks;
+
+/// Those of them for locks of one holder at a time.
+macro_rules! one_holder_trait_checks {
     ($rig:path $(; $($aspect:ident)+)?) => {
         crate::stores::conformance::tiers::tiered! { $rig, [$($($aspect)+)?];
             exclusion {
@@ -181,12 +241,10 @@ macro_rules! trait_checks {
             }
             admin {
                 inspect_reports_holders_and_waiters: Request Majority Data Foreign;
-                inspect_reports_the_hold_that_a_token_proves: Majority Data;
                 inspect_changes_nothing: Majority Gate;
                 held_and_awaited_locks_are_listed: Request Placement Majority Data Gate;
                 the_last_outcomes_are_kept: Request Placement Majority Data;
                 the_next_renewal_reports_a_revocation: Majority Data Gate;
-                only_the_given_hold_is_revoked: Majority Data;
                 a_hold_is_removed_unless_it_lives_in_a_descriptor: Request Majority Data Gate;
                 a_hold_that_was_not_inspected_is_not_removed: Majority Data Gate;
                 a_dropped_inspection_leaves_the_store_usable: Request;
@@ -223,6 +281,47 @@ macro_rules! trait_checks {
                 a_queue_position_outlasts_its_connection: Failover Majority;
                 a_queue_position_ends_with_its_lease: Failover Majority Data;
             }
+            nesting {
+                the_last_inner_hold_decides: Request Majority Data Gate;
+                entering_is_idempotent: Majority Gate;
+                a_nested_entry_overtakes_waiters: Majority;
+                entering_a_hold_that_is_gone_is_refused: Majority Data Gate;
+            }
+            min_hold {
+                a_grant_and_a_renewal_cover_at_least_the_rest_of_min_hold: Request Majority Data Gate;
+                a_release_within_min_hold_leaves_the_lock_without_a_holder: Majority Data Gate;
+                a_waiter_is_granted_what_was_released_within_min_hold: Request Majority Data Gate;
+            }
+            once_per {
+                a_success_is_found_within_the_period: Request Placement Majority Data Gate;
+                claims_without_a_period_neither_look_nor_count:;
+                the_period_begins_with_the_grant: Majority;
+                a_run_that_does_not_succeed_leaves_it_open: Majority;
+                a_waiter_that_finds_it_done_passes_its_turn_on: Majority Data Gate;
+                a_held_lock_is_busy_even_if_the_next_run_is_not_due: Majority;
+            }
+            revocation {
+                a_revoked_holder_is_notified_and_keeps_the_lock_until_it_releases: Request Failover Majority Data Foreign Gate;
+                a_revocation_does_not_apply_to_another_hold: Majority;
+                all_nested_holds_are_notified: Majority Data;
+                min_hold_does_not_apply_to_a_revoked_hold: Majority Data Gate;
+                a_lock_without_a_running_holder_ends_at_once: Majority Data Gate;
+                a_hold_is_removed_only_where_the_store_keeps_it: Majority Data Gate;
+                an_ended_hold_cannot_be_removed: Majority;
+            }
+        }
+    };
+}
+pub(super) use one_holder_trait_checks;
+
+/// Those of them for locks of several holders: readers, slots.
+macro_rules! several_holders_trait_checks {
+    ($rig:path $(; $($aspect:ident)+)?) => {
+        crate::stores::conformance::tiers::tiered! { $rig, [$($($aspect)+)?];
+            admin {
+                inspect_reports_the_hold_that_a_token_proves: Majority Data;
+                only_the_given_hold_is_revoked: Majority Data;
+            }
             sharing {
                 readers_share: Majority Data;
                 all_readers_are_counted: Majority Data;
@@ -245,108 +344,13 @@ macro_rules! trait_checks {
                 the_slot_count_may_change_when_the_lock_is_unused: Data;
                 the_slot_of_a_dead_holder_is_freed: Data;
             }
-            nesting {
-                the_last_inner_hold_decides: Request Majority Data Gate;
-                entering_is_idempotent: Majority Gate;
-                a_nested_entry_overtakes_waiters: Majority;
-                entering_a_hold_that_is_gone_is_refused: Majority Data Gate;
-            }
             min_hold by prove_slots {
                 a_slot_is_kept_for_min_hold: Data;
             }
-            min_hold {
-                a_grant_and_a_renewal_cover_at_least_the_rest_of_min_hold: Request Majority Data Gate;
-                a_release_within_min_hold_leaves_the_lock_without_a_holder: Request Majority Data Gate;
-            }
-            once_per {
-                a_success_is_found_within_the_period: Request Placement Majority Data Gate;
-                claims_without_a_period_neither_look_nor_count:;
-                the_period_begins_with_the_grant: Majority;
-                a_run_that_does_not_succeed_leaves_it_open: Majority;
-                a_waiter_that_finds_it_done_passes_its_turn_on: Majority Data Gate;
-                a_held_lock_is_busy_even_if_the_next_run_is_not_due: Majority;
-            }
             revocation {
-                a_revoked_holder_is_notified_and_keeps_the_lock_until_it_releases: Request Failover Majority Data Foreign Gate;
-                a_revocation_does_not_apply_to_another_hold: Majority;
                 only_one_of_several_holders_is_notified: Majority Data;
-                all_nested_holds_are_notified: Majority Data;
-                min_hold_does_not_apply_to_a_revoked_hold: Majority Data Gate;
-                a_lock_without_a_running_holder_ends_at_once: Majority Data Gate;
-                a_hold_is_removed_only_where_the_store_keeps_it: Majority Data Gate;
-                an_ended_hold_cannot_be_removed: Majority;
             }
         }
     };
 }
-pub(super) use trait_checks;
-
-/// The tests of a store whose locks have one holder, and whose queue and history are those of a ledger behind a gate.
-#[cfg(any(feature = "mysql", feature = "postgres"))]
-macro_rules! gate_checks {
-    ($rig:path) => {
-        crate::stores::conformance::list::every_check!($rig; Gate);
-        crate::stores::conformance::list::lost_gate_checks!($rig);
-    };
-}
-#[cfg(any(feature = "mysql", feature = "postgres"))]
-pub(super) use gate_checks;
-
-/// The tests of a store with a gate that a run may lose.
-#[cfg(any(feature = "mysql", feature = "postgres"))]
-macro_rules! lost_gate_checks {
-    ($rig:path) => {
-        crate::stores::conformance::topics! { $rig;
-            lost_gate {
-                a_waiter_starts_when_the_tree_of_a_run_that_lost_its_gate_is_dead
-                a_waiter_starts_when_a_run_that_lost_its_gate_and_one_inside_are_dead
-                a_waiter_starts_when_the_program_that_took_the_gate_has_left_it
-            }
-        }
-    };
-}
-#[cfg(any(feature = "mysql", feature = "postgres"))]
-pub(super) use lost_gate_checks;
-
-/// The tests of such a store on a server of another product: each kind of statement about the gate.
-#[cfg(feature = "mysql")]
-macro_rules! gate_checks_of_another_product {
-    ($rig:path) => {
-        crate::stores::conformance::topics! { $rig;
-            exclusion {
-                a_held_lock_excludes_others
-                release_frees_the_lock
-                the_lock_ends_with_its_owner
-                a_run_and_another_client_exclude_each_other
-            }
-            ownership {
-                a_stale_owner_cannot_release
-                a_replaced_lock_is_lost_and_not_touched
-                a_repeated_request_is_recognised
-                renewal_keeps_the_lock
-            }
-            admin {
-                held_and_awaited_locks_are_listed
-                a_foreign_hold_is_removed_only_if_unchanged_since_its_inspection
-            }
-            fencing {
-                fencing_tokens_grow_with_every_grant
-            }
-            queue {
-                waiters_are_served_first_come_first_served
-                a_release_by_a_foreign_client_is_noticed
-            }
-            nesting {
-                a_nested_run_enters_at_once
-            }
-            min_hold {
-                the_lock_is_kept_for_min_hold
-            }
-            revocation {
-                a_revoked_holder_is_notified_and_keeps_the_lock_until_it_releases
-            }
-        }
-    };
-}
-#[cfg(feature = "mysql")]
-pub(super) use gate_checks_of_another_product;
+pub(super) use several_holders_trait_checks;

@@ -170,7 +170,7 @@ impl Rig for GetLockRig {
     }
 }
 
-super::list::gate_checks!(GetLockRig::new);
+super::gates::gate_checks!(GetLockRig::new);
 
 // Nobody is notified when a foreign program unlocks.
 super::topics! { GetLockRig::new;
@@ -200,5 +200,5 @@ mod of_mysql_9_7 {
         GetLockRig::on(Product::Mysql9_7)
     }
 
-    crate::stores::conformance::list::gate_checks_of_another_product!(rig);
+    crate::stores::conformance::gates::gate_checks_of_another_product!(rig);
 }

@@ -1,13 +1,16 @@
-//! Stores in memory, by the traits alone: the core with the least store of each shape that there can be.
+//! Stores in memory, and one on a small server, by the traits alone: the core with the least store of each shape that there
+//! can be.
 //!
 //! Only the checks through the traits: a run cannot reach the store, and it has no foreign programs, file names and
 //! secrets.
 
 mod documents;
 mod entries;
+mod remote;
 
 use self::documents::Documents;
 use self::entries::{Entries, Leases, Sessions};
+use self::remote::Remote;
 use super::client::{Client, claim};
 use super::rig::Rig;
 use crate::support::place::Place;
@@ -40,6 +43,11 @@ trait Memory {
     /// See [`Rig::has_leases`].
     fn has_leases() -> bool {
         true
+    }
+
+    /// See [`Rig::rounding`].
+    fn rounding() -> Duration {
+        Duration::ZERO
     }
 
     /// See [`Rig::detects_dead_waiters`].
@@ -114,6 +122,10 @@ impl<S: Memory> Rig for MemoryRig<S> {
         Some(ttl)
     }
 
+    fn rounding(&self) -> Duration {
+        S::rounding()
+    }
+
     fn detects_dead_waiters(&self) -> bool {
         S::detects_dead_waiters()
     }
@@ -182,6 +194,10 @@ mod of_documents_with_a_gate {
     super::super::list::trait_checks!(super::MemoryRig::<super::Documents<true>>::new);
 }
 
+mod of_documents_on_a_server {
+    super::super::list::trait_checks!(super::MemoryRig::<super::Remote>::new);
+}
+
 mod of_entries {
     super::super::list::trait_checks!(super::MemoryRig::<super::Entries<super::Leases>>::new);
 }
@@ -232,9 +248,9 @@ fn assert_refused<S: Memory>(rig: MemoryRig<S>) {
         let refused = client.backend.renew(&client.claim, Duration::ZERO).await;
         assert!(matches!(refused, Err(StoreError::Config(_))), "{refused:?}");
         let refused =
-            client.backend.release(&client.claim, Duration::ZERO, Ending::recorded(Some(&record))).await;
+            client.backend.release(&client.claim, Duration::ZERO, Ending::with_record(Some(&record))).await;
         assert!(matches!(refused, Err(StoreError::Config(_))), "{refused:?}");
-        let refused = client.backend.record(&name, &record).await;
+        let refused = client.backend.add_record(&name, &record).await;
         assert!(matches!(refused, Err(StoreError::Config(_))), "{refused:?}");
         let seen = rig.open().inspect(std::slice::from_ref(&name), None).await.unwrap();
         assert!(matches!(seen.locks[0].unknown, Some(Unknown::Unreadable(_))), "{seen:?}");
@@ -275,20 +291,20 @@ fn a_document_in_an_unknown_format_is_not_overwritten_and_stops_no_holder() {
         super::rig::prove(rig, async |rig: &mut dyn Rig| {
             let mut client = Client::new(rig, "x");
             client.acquire().await;
-            shared.plant("x", entries::BESIDE, text);
+            shared.plant("x", entries::METADATA, text);
             client.assert_held().await;
             let ending = Ending { record: Some(&Record::default()), success: Some(Duration::ZERO) };
             let release = client.backend.release(&client.claim, Duration::ZERO, ending).await;
-            assert!(matches!(release, Ok(Release::Unrecorded(_))), "{release:?}");
+            assert!(matches!(release, Ok(Release::SuccessNotStored(_))), "{release:?}");
             let mut other = Client::new(rig, "x");
             for intent in [Intent::TakeNow, Intent::Enqueue] {
                 let refused = other.backend.try_acquire(&other.claim, intent).await;
                 assert!(matches!(refused, Err(StoreError::Config(_))), "{refused:?}");
             }
-            let refused = other.backend.record(&other.claim.name, &Record::default()).await;
+            let refused = other.backend.add_record(&other.claim.name, &Record::default()).await;
             assert!(matches!(refused, Err(StoreError::Config(_))), "{refused:?}");
         });
-        assert_eq!(shared.texts("x"), [(entries::BESIDE, text.to_vec())]);
+        assert_eq!(shared.texts("x"), [(entries::METADATA, text.to_vec())]);
     }
 }
 
@@ -297,9 +313,9 @@ fn a_document_in_an_unknown_format_is_not_overwritten_and_stops_no_holder() {
 fn fencing_tokens_continue_from_the_document_beside_the_entries() {
     const LAST: u64 = 1 << 50;
     let rig = MemoryRig::<Entries<Leases>>::new();
-    let mut beside = Ledger::default();
-    beside.fencing_token = LAST;
-    rig.0.plant("x", entries::BESIDE, &serde_json::to_vec(&beside).unwrap());
+    let mut metadata = Ledger::default();
+    metadata.fencing_token = LAST;
+    rig.0.plant("x", entries::METADATA, &serde_json::to_vec(&metadata).unwrap());
     super::rig::prove(rig, async |rig: &mut dyn Rig| {
         for more in 1..4 {
             let mut client = Client::new(rig, "x");

@@ -6,47 +6,36 @@
 //! must keep it too. [`tiers`] says which checks run on which form of a store.
 
 pub mod client;
-#[cfg(any(feature = "etcd", feature = "mysql", feature = "postgres", feature = "zookeeper"))]
 pub mod crowds;
 mod disturbance;
+mod gates;
 mod list;
 mod memory;
+mod polled;
 pub mod rig;
-#[cfg(feature = "net")]
 mod selections;
-#[cfg(feature = "redis")]
 mod servers;
 mod suite;
 mod tiers;
 
-#[cfg(feature = "redis")]
 mod cluster;
-#[cfg(feature = "etcd")]
+mod consul;
+mod dynamodb;
 mod etcd;
 mod file;
-#[cfg(feature = "mysql")]
+mod kubernetes;
 mod mariadb_get_lock;
-#[cfg(feature = "memcached")]
 mod memcached;
-#[cfg(feature = "mysql")]
 mod mysql;
-#[cfg(feature = "postgres")]
 mod postgres;
-#[cfg(feature = "postgres")]
 mod postgres_advisory;
-#[cfg(feature = "redis")]
 mod redis;
-#[cfg(feature = "redis")]
 mod redisson;
-#[cfg(feature = "redis")]
 mod redlock;
-#[cfg(feature = "redis")]
+mod s3;
 mod sentinel;
-#[cfg(any(feature = "postgres", feature = "mysql"))]
 mod shedlock;
-#[cfg(feature = "redis")]
 mod tls;
-#[cfg(feature = "zookeeper")]
 mod zookeeper;
 
 /// The tests of one store on some topics.
@@ -73,5 +62,5 @@ macro_rules! checks {
 }
 use checks;
 
-#[cfg(feature = "net")]
+use polled::polled;
 use selections::{disturbed, disturbed_by_a_failover};

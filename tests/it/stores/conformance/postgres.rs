@@ -73,7 +73,7 @@ impl PostgresRig {
             leases: text("leases").expect("a text"),
             entries: text("entries").expect("a text"),
             success: text("success"),
-            outcomes: text("outcomes").expect("a text"),
+            history: text("outcomes").expect("a text"),
         };
         row.ledger().expect("a ledger")
     }

@@ -174,7 +174,7 @@ crate::stores::conformance::topics! { AdvisoryRig::new;
     }
 }
 
-super::list::lost_gate_checks!(AdvisoryRig::new);
+super::gates::lost_gate_checks!(AdvisoryRig::new);
 
 mod behind_a_pooler_of_sessions {
     use super::AdvisoryRig;

@@ -2,9 +2,11 @@
 //! writes or frees it differs.
 
 use super::rig::Rig;
+use crate::support::SOON;
 use crate::support::place::Place;
 use crate::support::redis::{Redis, is_memory};
 use crate::support::resp::Value;
+use crate::support::wait::until;
 use std::time::Duration;
 
 struct RedissonRig {
@@ -50,6 +52,13 @@ impl Rig for RedissonRig {
 
     fn has_leases(&self) -> bool {
         true
+    }
+
+    /// Each waiter has a channel of its own.
+    fn await_connected_waiters(&self, count: usize) {
+        until(SOON, "the end of the closed connections", || {
+            self.redis.command(&["PUBSUB", "CHANNELS", "dlock#call:*"]).texts().len() <= count
+        });
     }
 
     fn delete(&mut self, name: &str) {

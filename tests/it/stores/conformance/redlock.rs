@@ -96,6 +96,11 @@ impl Servers for Five {
         self.masters().quorum()
     }
 
+    /// A node has between 250 and 500 ms to reply, depending on the lease.
+    fn counts_as_down_after(&self) -> Option<Duration> {
+        Some(Duration::from_millis(240))
+    }
+
     fn has_slots(&self) -> bool {
         false
     }

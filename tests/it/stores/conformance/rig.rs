@@ -4,13 +4,14 @@ use super::disturbance::Disturbance;
 use crate::support::dlock::Dlock;
 use crate::support::place::Place;
 use dlock::backend::Backend;
+use dlock::backend::CLAIM_WITHIN;
 use dlock::backend::Location;
 use dlock::backend::admin::LockAdmin;
 use dlock::backend::registry;
 use dlock::backend::url::{Url, UrlError};
 use dlock::lock::Mode;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// One store, with the means to disturb it.
 pub trait Rig {
@@ -59,6 +60,11 @@ pub trait Rig {
         true
     }
 
+    /// Whether locks can be listed; otherwise that is refused.
+    fn has_list(&self) -> bool {
+        true
+    }
+
     /// A ttl whose end a check waits for.
     fn short(&self) -> Duration {
         Duration::from_millis(400)
@@ -88,6 +94,30 @@ pub trait Rig {
     /// while its lease lasts. Otherwise waiters are called, and lose a turn that they do not claim in time.
     fn has_turns_by_order(&self) -> bool {
         false
+    }
+
+    /// A waiter that is called has not lost its turn before this time, by any clock.
+    fn turn_lasts(&self) -> Duration {
+        Duration::from_millis(490)
+    }
+
+    /// A turn that is not claimed is passed on to the next waiter, and noticed by it, within this time.
+    fn turn_passes(&self) -> Duration {
+        CLAIM_WITHIN
+    }
+
+    /// Whether a waiter that was called since may have lost its turn, as happens on a busy machine.
+    fn may_have_passed(&self, called: Instant) -> bool {
+        !self.has_turns_by_order() && called.elapsed() >= self.turn_lasts()
+    }
+
+    /// Waits until the store knows of no more than this number of connected waiters, where it knows them. A process that
+    /// was just forked by another test has a copy of a closed connection until it calls exec.
+    fn await_connected_waiters(&self, _: usize) {}
+
+    /// After this time without a reply a server may count as down, although it is only slow.
+    fn counts_as_down_after(&self) -> Option<Duration> {
+        None
     }
 
     /// Whether there are slots; otherwise they are refused.
@@ -169,7 +199,6 @@ pub trait Rig {
 }
 
 /// A URL with one more option.
-#[cfg(feature = "net")]
 pub fn with(url: &str, option: &str) -> String {
     format!("{url}{}{option}", if url.contains('?') { '&' } else { '?' })
 }

@@ -2,9 +2,11 @@
 
 use super::disturbance::Disturbance;
 use super::rig::{Rig, with};
+use crate::support::SOON;
 use crate::support::place::Place;
 use crate::support::redis::is_memory;
 use crate::support::resp::Value;
+use crate::support::wait::until;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
@@ -36,6 +38,11 @@ pub trait Servers {
     /// Whether a server knows which waiters are connected to it, and sees the notifications.
     fn detects_dead_waiters(&self) -> bool {
         true
+    }
+
+    /// See [`Rig::counts_as_down_after`].
+    fn counts_as_down_after(&self) -> Option<Duration> {
+        None
     }
 
     /// Whether there are slots.
@@ -110,6 +117,18 @@ impl<S: Servers> Rig for FamilyRig<S> {
 
     fn detects_dead_waiters(&self) -> bool {
         self.servers.detects_dead_waiters()
+    }
+
+    /// Each waiter has a channel of its own, on each server.
+    fn await_connected_waiters(&self, count: usize) {
+        until(SOON, "the end of the closed connections", || {
+            let channels = self.servers.at("", &["PUBSUB", "CHANNELS", "dlock#call:*"]);
+            channels.iter().all(|channels| channels.texts().len() <= count)
+        });
+    }
+
+    fn counts_as_down_after(&self) -> Option<Duration> {
+        self.servers.counts_as_down_after()
     }
 
     fn has_slots(&self) -> bool {

@@ -165,7 +165,7 @@ impl<S: Server> Rig for ShedLockRig<S> {
 /// What the gate adds whose lease a run leaves behind.
 macro_rules! shedlock_checks {
     ($rig:path) => {
-        crate::stores::conformance::list::gate_checks!($rig);
+        crate::stores::conformance::gates::gate_checks!($rig);
         crate::stores::conformance::topics! { $rig;
             queue {
                 the_end_of_a_foreign_lease_is_noticed
@@ -183,7 +183,6 @@ macro_rules! shedlock_checks {
     };
 }
 
-#[cfg(feature = "postgres")]
 mod postgres_shedlock {
     use super::{FOREIGN, Server, ShedLockRig};
     use crate::support::pool::Lent;
@@ -232,7 +231,6 @@ mod postgres_shedlock {
     shedlock_checks!(rig);
 }
 
-#[cfg(feature = "mysql")]
 mod mariadb_shedlock {
     use super::{FOREIGN, Server, ShedLockRig};
     use crate::support::mariadb::{MariaDb, Product};
@@ -288,6 +286,6 @@ mod mariadb_shedlock {
             ShedLockRig::on(MariaDb::lent_of(Product::Mysql9_7))
         }
 
-        crate::stores::conformance::list::gate_checks_of_another_product!(rig);
+        crate::stores::conformance::gates::gate_checks_of_another_product!(rig);
     }
 }

@@ -13,7 +13,7 @@ fn entry(number: i64) -> Key {
 }
 
 fn run(forger: &Forger) -> Dlock {
-    Dlock::run().backend(format!("etcd://127.0.0.1:{}", forger.port())).args(["--connect-timeout", "2s"])
+    Dlock::run().backend(format!("etcd://127.0.0.1:{}", forger.port()))
 }
 
 /// Waits for the end of a run, and returns the most memory that it had with it, in KiB.

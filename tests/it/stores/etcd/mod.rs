@@ -5,6 +5,5 @@ mod errors;
 mod faults;
 mod forger;
 mod hostile;
-mod lost_replies;
 mod stuck_leader;
-mod users;
+pub mod users;

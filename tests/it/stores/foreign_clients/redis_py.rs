@@ -195,12 +195,12 @@ fn a_waiter_is_granted_the_lock_when_the_lease_of_redis_py_ends() {
 fn redis_py_is_excluded_by_dlock() {
     let (space, place) = fixture();
     let mut python = Client::new(&place, &space, "x", "600");
-    let run = place.run().backend(space.url()).args(["--ttl", "3s"]).stdin(Stdio::piped());
+    let run = place.run().backend(space.url()).args(["--ttl", "6s"]).stdin(Stdio::piped());
     let mut run = run.sh("echo ready; exec cat").spawn();
     run.await_ready();
     assert_eq!(python.ask("try"), "try False");
     // For longer than a lease: it is renewed.
-    assert_eq!(python.ask("wait 5"), "waiting");
+    assert_eq!(python.ask("wait 8"), "waiting");
     assert_eq!(python.answer(), "wait False");
     assert_eq!(python.ask("owned"), "owned False");
     run.assert_running();
@@ -250,7 +250,7 @@ fn neither_touches_a_lock_lost_to_the_other() {
     let mut python = Client::new(&place, &space, "x", "600");
     assert_eq!(python.ask("try"), "try True");
     space.command(&["DEL", &key]);
-    let run = place.run().backend(space.url()).args(["--ttl", "3s"]).stdin(Stdio::piped());
+    let run = place.run().backend(space.url()).args(["--ttl", "6s"]).stdin(Stdio::piped());
     let mut run = run.sh("echo ready; exec cat").spawn();
     run.await_ready();
     let held = space.command(&["GET", &key]);

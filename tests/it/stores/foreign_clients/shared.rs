@@ -34,7 +34,7 @@ impl Fixture {
 
     /// A holder until its standard input is closed.
     fn hold(&self, mode: &[&str]) -> Running {
-        let mut run = start(self.run(mode).args(["--ttl", "3s"]));
+        let mut run = start(self.run(mode).args(["--ttl", "6s"]));
         run.await_ready();
         run
     }
@@ -81,7 +81,7 @@ fn redis_py_waits_for_the_last(mode: &[&str]) {
     let [first, second, third] = [(); 3].map(|()| fixture.hold(mode));
     assert_eq!(python.ask("try"), "try False");
     end(first);
-    assert_eq!(python.ask("wait 5"), "waiting");
+    assert_eq!(python.ask("wait 8"), "waiting");
     assert_eq!(python.answer(), "wait False");
     python.say("wait 60");
     assert_eq!(python.answer(), "waiting");

@@ -4,6 +4,6 @@ mod breaks;
 mod doctor;
 mod errors;
 mod faults;
+mod ledger;
 mod lost_replies;
 mod refusals;
-mod tls;

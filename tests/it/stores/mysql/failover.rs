@@ -2,6 +2,7 @@
 
 use crate::support::SOON;
 use crate::support::dlock::Dlock;
+use crate::support::doctor::{answer, init};
 use crate::support::mariadb::{DATABASE, MariaDb, Plan, Product};
 use crate::support::running::{Exit, Output, Running};
 use crate::support::wait::{eventually, until};
@@ -35,8 +36,8 @@ fn address_of(target: &Arc<AtomicU16>) -> u16 {
     port
 }
 
-fn held(url: &str, name: &str) -> Running {
-    let run = Dlock::run().backend(url).name(name).args(["--ttl", "10s"]).stdin(Stdio::piped());
+fn held(url: &str, name: &str, ttl: &str) -> Running {
+    let run = Dlock::run().backend(url).name(name).args(["--ttl", ttl]).stdin(Stdio::piped());
     let mut run = run.sh("echo ready; read line; echo done").spawn();
     run.await_ready();
     run
@@ -62,6 +63,19 @@ fn replica_of(primary: &MariaDb) -> MariaDb {
     replica
 }
 
+/// As on PostgreSQL.
+#[test]
+fn a_lock_can_be_lost_where_a_replica_could_take_over() {
+    let primary = MariaDb::start_with(Plan::current());
+    primary.sql("SET GLOBAL innodb_flush_log_at_trx_commit = 1, GLOBAL sync_binlog = 1");
+    primary.create_user("me", "", "ALL ON locks.*");
+    let loss = |url: &str| answer(&init(url), "loss").0;
+    assert_eq!(loss(&primary.url()), "no");
+    assert_eq!(loss(&primary.url().replace("root", "me")), "unknown", "the user may not know");
+    let _replica = replica_of(&primary);
+    until(SOON, "the replica", || loss(&primary.url()) == "yes");
+}
+
 #[test]
 fn a_replica_takes_over_without_the_last_locks() {
     let args = ["--server-id=1", "--log-bin=binlog", "--binlog-format=MIXED"].map(str::to_owned).to_vec();
@@ -72,12 +86,13 @@ fn a_replica_takes_over_without_the_last_locks() {
     let target = Arc::new(AtomicU16::new(primary.port()));
     let url = |recipe: &str| format!("mysql://me@127.0.0.1:{}/{DATABASE}{recipe}", address_of(&target));
     let (table, sessions) = (url(""), url("?recipe=get_lock"));
-    let kept = held(&table, "kept");
+    // Its renewals do not get to the replica, where it must not have ended.
+    let kept = held(&table, "kept", "2m");
     let row = "SELECT COUNT(*) FROM dlock_locks";
     until(SOON, "the row on the replica", || replica.try_sql(row).is_ok_and(|count| count == "1\n"));
     replica.sql("STOP REPLICA");
-    let mut lost = held(&table, "lost");
-    let mut session = held(&sessions, "session");
+    let mut lost = held(&table, "lost", "2m");
+    let mut session = held(&sessions, "session", "2m");
 
     let standby = format!("mysql://me@127.0.0.1:{}/{DATABASE}", replica.port());
     for recipe in ["", "?recipe=get_lock"] {
@@ -121,7 +136,7 @@ fn a_demoted_primary_keeps_no_holder() {
         format!("{administrator}?recipe=shedlock&clock=db-utc"),
     ];
     let mut runs: Vec<_> =
-        urls.iter().enumerate().map(|(number, url)| held(url, &format!("held{number}"))).collect();
+        urls.iter().enumerate().map(|(number, url)| held(url, &format!("held{number}"), "10s")).collect();
     server.sql("SET GLOBAL read_only = 1");
     for (run, url) in runs.iter_mut().zip(&urls) {
         let output = run.wait();
@@ -171,13 +186,13 @@ fn a_server_without_space_for_the_table_is_unavailable() {
         ["--innodb-file-per-table=0", "--innodb-data-file-path=ibdata1:12M"].map(str::to_owned).to_vec();
     let server = MariaDb::start_with(Plan { args, ..Plan::current() });
     server.sql("CREATE TABLE jobs (id integer PRIMARY KEY AUTO_INCREMENT, text longblob) ENGINE = InnoDB");
-    let full = eventually(SOON, "a full server", || {
-        server.try_sql("INSERT INTO jobs (text) VALUES (REPEAT('x', 100000))").err()
-    });
-    assert!(full.contains("is full"), "{full}");
-    until(SOON, "no page left", || {
-        server.try_sql("INSERT INTO jobs (text) VALUES (REPEAT('x', 6000))").is_err()
-    });
+    // Few large ones, then as small as a page.
+    for bytes in [1_000_000, 100_000, 6_000] {
+        let full = eventually(4 * SOON, "a full server", || {
+            server.try_sql(&format!("INSERT INTO jobs (text) VALUES (REPEAT('x', {bytes}))")).err()
+        });
+        assert!(full.contains("is full"), "{full}");
+    }
     let output = Dlock::run().backend(server.url()).sh("echo ran").output();
     assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(69), ""), "{}", output.stderr);
     assert!(output.stderr.contains("no space is left (error 1114: "), "{}", output.stderr);

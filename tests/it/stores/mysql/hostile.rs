@@ -10,11 +10,14 @@ use nix::sys::signal::Signal;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// For how long a run tries.
+/// For how long a run tries that gets no end of a reply.
 const LIMIT: Duration = Duration::from_secs(2);
 
 /// What a busy machine may add to that.
 const DELAY: Duration = Duration::from_secs(8);
+
+/// For how long a run tries that is to end by itself.
+const PATIENCE: Duration = Duration::from_secs(8);
 
 const OK: &[u8] = &[0, 0, 0, 2, 0, 0, 0];
 /// Likewise, and another result follows.
@@ -53,15 +56,16 @@ fn endless(first: &[&'static [u8]], again: &[u8]) -> Fake {
     })
 }
 
-fn run(place: &Place, server: &Fake) -> Running {
+fn run(place: &Place, server: &Fake, limit: Duration) -> Running {
     let url = format!("mysql://me@127.0.0.1:{}/db", server.port());
-    place.run().backend(url).args(["--connect-timeout", "2s"]).command(["touch", "t"]).spawn()
+    let limit = format!("{}s", limit.as_secs());
+    place.run().backend(url).args(["--connect-timeout", &limit]).command(["touch", "t"]).spawn()
 }
 
-/// How a run ends, its peak, and after which time.
-fn watched(server: &Fake) -> (Output, u64, Duration) {
+/// How a run ends that tries for so long, its peak, and after which time.
+fn watched(server: &Fake, limit: Duration) -> (Output, u64, Duration) {
     let (place, began) = (Place::new(), Instant::now());
-    let mut run = run(&place, server);
+    let mut run = run(&place, server, limit);
     let mut peak = 0;
     loop {
         peak = peak.max(peaks(run.pid()));
@@ -76,7 +80,7 @@ fn watched(server: &Fake) -> (Output, u64, Duration) {
 
 #[test]
 fn a_reply_without_end_is_given_up() {
-    let (_, idle, _) = watched(&Fake::silent());
+    let (_, idle, _) = watched(&Fake::silent(), LIMIT);
     let many_columns = vec![0xfb; 2000];
     let long = vec![b'x'; 60_000];
     let long_value = [&[0xfd, 0x60, 0xea, 0][..], &long].concat();
@@ -119,7 +123,7 @@ fn a_reply_without_end_is_given_up() {
             }),
         ),
     ] {
-        let (output, peak, took) = watched(&server);
+        let (output, peak, took) = watched(&server, PATIENCE);
         assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(69), ""), "{what}: {}", output.stderr);
         let is_reason = |reason: &str| output.stderr.contains(reason);
         assert!(is_reason("a reply is too long") || is_reason("not valid"), "{what}: {}", output.stderr);
@@ -139,7 +143,7 @@ fn rows_with_other_columns_than_announced_are_rejected() {
         ("no number of columns", packets([&[0xff_u8, 0][..]])),
         ("a text without its end", packets([&[1][..], COLUMN, END, &[9, 0], END])),
     ] {
-        let (output, ..) = watched(&server(move |client| client.write_raw(&reply)));
+        let (output, ..) = watched(&server(move |client| client.write_raw(&reply)), PATIENCE);
         assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(69), ""), "{what}: {}", output.stderr);
         assert!(!output.stderr.contains("panic"), "{what}: {}", output.stderr);
         assert!(output.stderr.contains("a packet that is not valid"), "{what}: {}", output.stderr);
@@ -158,7 +162,7 @@ fn a_reply_that_trickles_ends_with_the_limit_or_a_signal() {
             }
         })
     };
-    let (output, _, took) = watched(&trickle());
+    let (output, _, took) = watched(&trickle(), LIMIT);
     assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(69), ""), "{}", output.stderr);
     assert!(took < LIMIT + DELAY, "{took:?}");
     let (place, server) = (Place::new(), trickle());
@@ -195,7 +199,7 @@ fn what_was_not_requested_is_not_a_reply() {
                 client.read().map(drop)
             },
         );
-        let (output, ..) = watched(&server);
+        let (output, ..) = watched(&server, PATIENCE);
         let message = format!(
             "dlock: x on mysql://me@127.0.0.1:{}/db: {message}; the command did not run, see --retry\n",
             server.port()

@@ -10,6 +10,6 @@ mod hostile;
 mod passwords;
 mod planted;
 mod replication_group;
-mod shedlock;
+pub mod shedlock;
 mod users;
 mod wake_up;

@@ -57,7 +57,7 @@ fn pair(place: &Place, name: &str, [holder, next]: [&str; 2]) -> (Running, Runni
         place.script("next", "#!/bin/sh\necho ran\n"),
     );
     let holds = alone(place, name, ready.to_str().expect("UTF-8"));
-    let mut holder = place.run().backend(holder).name(name).args(["--ttl", "5s"]).command(holds).spawn();
+    let mut holder = place.run().backend(holder).name(name).args(["--ttl", "8s"]).command(holds).spawn();
     holder.await_ready();
     let begins = alone(place, name, ran.to_str().expect("UTF-8"));
     let next = place.run().backend(next).name(name).args(["--retry", "1m", "--wait", "1m"]).command(begins);
@@ -123,7 +123,7 @@ fn a_primary_that_has_lost_the_majority_keeps_no_holder() {
         .enumerate()
         .map(|(number, recipe)| {
             let url = format!("{}{recipe}", url_of(group.member(0), "root"));
-            let run = Place::new().run().backend(url).name(format!("held{number}")).args(["--ttl", "5s"]);
+            let run = Place::new().run().backend(url).name(format!("held{number}")).args(["--ttl", "8s"]);
             let mut run = run.sh("echo ready; exec sleep 600").spawn();
             run.await_ready();
             run

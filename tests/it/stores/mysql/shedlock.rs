@@ -2,31 +2,18 @@
 
 use crate::stores::gate_alone::assert_exclusive_only;
 use crate::stores::host_clock::assert_the_hosts_clock_does_not_matter;
-use crate::stores::lost_replies::assert_recovered;
 use crate::support::dlock::Dlock;
-use crate::support::mariadb::{DATABASE, MariaDb};
+use crate::support::mariadb::MariaDb;
 use crate::support::place::Place;
 use crate::support::running::Exit;
 
 /// As the manual of ShedLock has it.
-const TABLE: &str = "CREATE TABLE shedlock (name VARCHAR(64) NOT NULL, lock_until TIMESTAMP(3) NOT NULL, locked_at \
+pub const TABLE: &str = "CREATE TABLE shedlock (name VARCHAR(64) NOT NULL, lock_until TIMESTAMP(3) NOT NULL, locked_at \
                      TIMESTAMP(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3), locked_by VARCHAR(255) NOT NULL, PRIMARY KEY (name))";
-const DB_UTC: &str = "recipe=shedlock&clock=db-utc";
+pub const DB_UTC: &str = "recipe=shedlock&clock=db-utc";
 
 fn run(server: &MariaDb, options: &str) -> Dlock {
     Dlock::run().backend(format!("{}?{options}", server.url()))
-}
-
-/// F03, F07, F35
-#[test]
-fn a_lost_reply_is_recovered_at_every_step() {
-    let server = MariaDb::lent();
-    server.sql(TABLE);
-    let url = |port| format!("mysql://root@127.0.0.1:{port}/{DATABASE}?{DB_UTC}");
-    assert_recovered(url, server.port(), "10m", |step| {
-        let used = "SELECT COUNT(*) FROM shedlock WHERE lock_until > UTC_TIMESTAMP(3)";
-        assert_eq!(server.sql(used).trim(), "0", "after the loss of reply {step}");
-    });
 }
 
 #[test]

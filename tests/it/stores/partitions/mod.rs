@@ -3,9 +3,7 @@
 
 mod network;
 
-#[cfg(feature = "etcd")]
 mod etcd;
-#[cfg(feature = "zookeeper")]
 mod zookeeper;
 
 use self::network::{Network, Side};
@@ -163,15 +161,15 @@ fn partition(scene: &mut Scene<'_>, members: &impl Members) {
     // All runs are connected to the leader.
     network.admit_only(victim);
     for side in [Both, Majority] {
-        scene.hold(("held", side), side, "9s");
+        scene.hold(("held", side), side, "15s");
         scene.hold(("released", side), side, "60s");
         scene.hold(("awaited", side), side, "60s");
         scene.wait(("awaited", side), side);
     }
     scene.hold(("awaited", Minority), Both, "60s");
     scene.wait(("awaited", Minority), Minority);
-    scene.hold(("held", Minority), Minority, "3s");
-    scene.hold(("released", Minority), Minority, "3s");
+    scene.hold(("held", Minority), Minority, "6s");
+    scene.hold(("released", Minority), Minority, "6s");
 
     network.split(victim);
     scene.close(("released", Minority));

@@ -3,7 +3,7 @@
 use super::waiters::assert_waiters_keep_no_snapshot;
 use crate::support::SOON;
 use crate::support::dlock::Dlock;
-use crate::support::doctor::{assert_found, doctor, init};
+use crate::support::doctor::{assert_found, assert_run_agrees, doctor, init};
 use crate::support::pgbouncer::PgBouncer;
 use crate::support::place::Place;
 use crate::support::postgres::{Plan, Postgres};
@@ -58,7 +58,7 @@ fn the_end_of_the_server_ends_the_command_at_once() {
 #[test]
 fn a_lock_that_the_session_has_lost_ends_the_command() {
     let (server, place) = (Postgres::lent(), Place::new());
-    let mut holder = holding(place.run().backend(advisory(&server.url())), "3s");
+    let mut holder = holding(place.run().backend(advisory(&server.url())), "6s");
     // What a pooler does between two of its clients, done to the session of dlock by another row than that of the lock.
     server.sql(
         "CREATE OR REPLACE FUNCTION unlock() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM \
@@ -75,7 +75,7 @@ fn time_limits_of_the_role_do_not_end_the_session() {
     let (server, place) = (Postgres::start(), Place::new());
     server.sql("CREATE ROLE web LOGIN; GRANT ALL ON SCHEMA public TO web");
     for setting in ["idle_session_timeout", "idle_in_transaction_session_timeout"] {
-        server.sql(&format!("ALTER ROLE web SET {setting} = '100ms'"));
+        server.sql(&format!("ALTER ROLE web SET {setting} = '1s'"));
     }
     server.sql("ALTER ROLE web SET statement_timeout = '2s'");
     let url = server.url().replace("postgres@", "web@");
@@ -90,7 +90,7 @@ fn time_limits_of_the_role_do_not_end_the_session() {
 
 /// A run whose command ignores SIGTERM and leaves its pid in a file.
 fn stubborn(place: &Place, url: &str) -> (Running, i32) {
-    let run = place.run().backend(advisory(url)).name("4711").args(["--ttl", "2s"]);
+    let run = place.run().backend(advisory(url)).name("4711").args(["--ttl", "6s"]);
     let text = "trap '' TERM; echo $$ >pid; echo ready; while :; do sleep 0.05; done";
     let mut holder = run.sh(text).spawn();
     holder.await_ready();
@@ -189,15 +189,10 @@ fn unfit_options_and_names_are_refused() {
     for (code, options, name, message) in [
         (64, "recipe=advisory&key=raw", "nightly", "with key=raw a name is a number"),
         (64, "recipe=advisory&key=pair", "1,99999999999", "with key=pair a name is two numbers"),
-        (
-            78,
-            "recipe=advisory&key=md5",
-            "x",
-            "unknown rule 'md5' for keys (known: raw, pair, rails, hashtext, medallion)",
-        ),
+        (78, "recipe=advisory&key=md5", "x", "key= is raw, pair, rails, hashtext or medallion, not 'md5'"),
         (78, "recipe=advisory&key=raw&prefix=1", "1", "prefix= is for key=rails"),
-        (78, "recipe=advisory&key=rails&prefix=x", "1", "prefix= is a number"),
-        (78, "recipe=get_lock", "x", "unknown recipe 'get_lock' (known: table, advisory, shedlock)"),
+        (78, "recipe=advisory&key=rails&prefix=x", "1", "prefix= is a number, not 'x'"),
+        (78, "recipe=get_lock", "x", "recipe= is table, advisory or shedlock, not 'get_lock'"),
         (78, "key=raw", "1", "key= is for recipe=advisory"),
     ] {
         let output = Dlock::run().backend(format!("{url}?{options}")).name(name).sh("echo ran").output();
@@ -253,10 +248,10 @@ fn a_direct_connection_needs_no_other_one() {
 fn a_pooler_of_sessions_works() {
     let (server, place) = (Postgres::lent(), Place::new());
     let pooler = PgBouncer::start(server.port(), "session", 20);
-    let mut holder = holding(place.run().backend(advisory(&pooler.url())), "2s");
+    let mut holder = holding(place.run().backend(advisory(&pooler.url())), "6s");
     let mut psql = Psql::open(&server.url());
     assert_eq!(psql.ask(TRY), "f");
-    throughout(Duration::from_secs(3), "it is kept", || psql.ask(TRY) == "f");
+    throughout(Duration::from_secs(7), "it is kept", || psql.ask(TRY) == "f");
     drop(holder.take_stdin());
     assert_eq!(holder.wait().outcome(), (Exit::Code(0), "ready\ndone\n", ""));
     assert_eq!(psql.ask(TRY), "t");
@@ -270,11 +265,11 @@ fn a_role_without_the_table_has_exclusive_locks() {
     let url = advisory(&server.url().replace("postgres@", "web@"));
     for _ in 0..2 {
         let run = |options: &[&str]| place.run().backend(&url).name("4711").args(options);
-        let mut holder = holding(run(&[]), "2s");
+        let mut holder = holding(run(&[]), "6s");
         assert_eq!(server.sql(LOCKED), "1");
         assert_eq!(run(&[]).sh("true").output().exit, Exit::Code(75));
         let mut waiter = run(&["--wait", "forever"]).sh("echo granted $DLOCK_FENCING_TOKEN").spawn();
-        throughout(Duration::from_secs(2), "the lock is kept", || server.sql(LOCKED) == "1");
+        throughout(Duration::from_secs(7), "the lock is kept", || server.sql(LOCKED) == "1");
         drop(holder.take_stdin());
         assert_eq!(holder.wait().outcome(), (Exit::Code(0), "ready\ndone\n", ""));
         assert_eq!(waiter.wait().outcome(), (Exit::Code(0), "granted\n", ""));
@@ -343,6 +338,7 @@ fn doctor_says_what_ends_the_lock_and_what_a_role_lacks() {
     let output = doctor(&advisory(&pooler.url()));
     assert_eq!(output.exit, Exit::Code(1), "{}", output.stdout);
     assert_found(&output, "problem", "session", "a pooler gives each transaction");
+    assert_run_agrees(&format!("{}?recipe=advisory", pooler.url()), "session", 78, "use recipe=table");
     let url = advisory(&server.url());
     let policy = Place::new().bare().args(["doctor", "--policy", "-b", &url]).output();
     assert!(

@@ -1,22 +1,14 @@
 //! What is wrong with the server or the URL, in a sentence.
 
+use crate::stores::refusal::{assert_invalid, assert_refused};
 use crate::support::dlock::Dlock;
-use crate::support::fake::Fake;
 use crate::support::place::Place;
 use crate::support::postgres::{Plan, Postgres};
 use crate::support::running::Exit;
 
-#[track_caller]
-fn assert_refused(url: &str, code: i32, message: &str) {
-    let run = Dlock::run().backend(url).args(["--connect-timeout", "5s"]);
-    let output = run.sh("echo ran").output();
-    let expected = format!("dlock: {message}\n");
-    assert_eq!(output.outcome(), (Exit::Code(code), "", expected.as_str()));
-}
-
 #[test]
 fn a_url_names_servers_and_known_options() {
-    for (url, message) in [
+    assert_invalid([
         (
             "postgres://",
             "postgres:// takes a host, such as postgres://db1/app, or the directory of a Unix socket, such as postgres:///app?host=/run/postgresql",
@@ -24,16 +16,20 @@ fn a_url_names_servers_and_known_options() {
         ("postgres://h,h:5432/app", "h:5432 is named twice"),
         (
             "postgres://h/app?keys=raw",
-            "unknown option 'keys' for postgres:// (known: table, owner, recipe, key, prefix, clock, zone, shedlock_table, host, port, sslmode, sslrootcert, sslcert, sslkey, require_auth, channel_binding, passfile, target_session_attrs, username, password_file, ca_file, cert_file, key_file, server_name, insecure, require_verified_tls)",
+            "unknown option 'keys' for postgres:// (known: host, port, table, owner, recipe, key, prefix, clock, zone, shedlock_table, sslmode, sslrootcert, sslcert, sslkey, require_auth, channel_binding, passfile, target_session_attrs, username, password_file, ca_file, cert_file, key_file, server_name, insecure, require_verified_tls)",
         ),
         (
             "postgres://h/app?sslmode=allow",
-            "sslmode=allow uses TLS only after a rejection without: use prefer",
+            "sslmode= is disable, prefer, require, verify-ca or verify-full, not 'allow'",
         ),
-        ("postgres://h/app?sslmode=on", "sslmode= is disable, prefer, require, verify-ca or verify-full"),
+        ("postgres:///app?host=/s&port=0", "port= is a number from 1 to 65535, not '0'"),
         (
             "postgres://h/app?sslrootcert=/x",
             "'ca_file' needs a server that is verified: add sslmode=verify-full",
+        ),
+        (
+            "postgres://h/app?sslmode=verify-full&sslrootcert=/x&ca_file=/y",
+            "ca_file= and sslrootcert= are the same option: give one of them",
         ),
         ("postgres://h/app?sslmode=disable&sslrootcert=/x", "'ca_file' needs TLS: add sslmode=verify-full"),
         (
@@ -45,39 +41,13 @@ fn a_url_names_servers_and_known_options() {
             "table= takes a name, or schema.name, of letters, digits and underscores",
         ),
         ("postgres://h/app?host=/run", "host= is for a URL without a host"),
+        ("postgres://h/app?port=6432", "port= is for a URL without a host"),
         (
             "postgres:///app?host=h",
             "host= takes the directory of a Unix socket; write postgres://h/ for a host",
         ),
         ("postgres://h/app?target_session_attrs=any", "locks are always taken on the primary (read-write)"),
-    ] {
-        let output = Dlock::run().backend(url).sh("echo ran").output();
-        let expected = format!("dlock: --backend: {message}\n");
-        assert_eq!(output.outcome(), (Exit::Code(78), "", expected.as_str()), "{url}");
-    }
-}
-
-#[test]
-fn a_server_of_another_kind_is_recognised() {
-    for (kind, greeting, advice) in [
-        ("HTTP", &b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], "check the host and the port of the URL"),
-        ("Redis", b"-ERR unknown command\r\n", "use redis://, or check the host and the port of the URL"),
-    ] {
-        let other = Fake::answering_once(greeting.to_vec());
-        let url = format!("postgres://me@127.0.0.1:{}/app", other.port());
-        let message = format!(
-            "x on {url}: the server speaks the protocol of {kind}, not of PostgreSQL: {advice}; the command did not run"
-        );
-        assert_refused(&url, 78, &message);
-    }
-}
-
-#[test]
-fn a_silent_server_is_unavailable_in_time() {
-    let silent = Fake::silent();
-    let url = format!("postgres://me@127.0.0.1:{}/app", silent.port());
-    let message = format!("x on {url}: no connection within 5000 ms; the command did not run, see --retry");
-    assert_refused(&url, 69, &message);
+    ]);
 }
 
 #[test]
@@ -89,21 +59,12 @@ fn a_database_that_does_not_exist_is_named() {
 }
 
 #[test]
-fn a_role_is_rejected_without_its_password() {
+fn a_password_comes_from_the_usual_places() {
     let access = "local all all trust\nhost all all all scram-sha-256\n".to_owned();
     let server = Postgres::start_with(Plan { access: Some(access), ..Plan::default() });
     server.sql("CREATE ROLE web LOGIN PASSWORD 's3cret'; GRANT CREATE ON SCHEMA public TO web");
     let at = format!("127.0.0.1:{}/postgres", server.port());
     let shown = format!("postgres://web@{at}");
-    let output = Dlock::run().backend(&shown).env("PGPASSWORD", "wrong").sh("echo ran").output();
-    let message = format!(
-        "dlock: x on {shown}: password authentication failed for user \"web\"; the command did not run\n"
-    );
-    assert_eq!(output.outcome(), (Exit::Code(77), "", message.as_str()));
-    let message = format!(
-        "x on {shown}: the server requires a password: add it to the URL, as password_file=, as PGPASSWORD, or to ~/.pgpass; the command did not run"
-    );
-    assert_refused(&shown, 77, &message);
     let place = Place::new();
     let pass_file = place.path("pass");
     std::fs::write(&pass_file, format!("127.0.0.1:{}:*:web:s3cret\n", server.port())).unwrap();
@@ -170,22 +131,6 @@ fn a_table_of_another_shape_is_not_touched() {
         );
         assert_eq!(server.sql("SELECT count(*) FROM dlock_locks"), "0");
     }
-}
-
-/// A newer dlock has stored it.
-#[test]
-fn a_row_in_another_format_is_refused_and_not_overwritten() {
-    let server = Postgres::lent();
-    let run = || Dlock::run().backend(server.url()).sh("echo ran").output();
-    assert_eq!(run().outcome(), (Exit::Code(0), "ran\n", ""));
-    server.sql("UPDATE dlock_locks SET format = 2, entries = 'new'");
-    let before = server.sql("SELECT * FROM dlock_locks");
-    let message = format!(
-        "dlock: x on {}: x: written by another dlock (format 2, known: 1); the command did not run\n",
-        server.url()
-    );
-    assert_eq!(run().outcome(), (Exit::Code(78), "", message.as_str()));
-    assert_eq!(server.sql("SELECT * FROM dlock_locks"), before);
 }
 
 #[test]

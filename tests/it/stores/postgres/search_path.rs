@@ -1,7 +1,7 @@
 //! F57: where the table is, whatever the search path of a role says.
 
 use crate::stores::conformance::rig::locate;
-use crate::support::dlock::Dlock;
+use crate::support::dlock::{BINARY, Dlock};
 use crate::support::doctor::{assert_found, doctor, init};
 use crate::support::place::Place;
 use crate::support::postgres::Postgres;
@@ -49,6 +49,20 @@ fn two_roles_with_different_search_paths_never_hold_one_lock() {
     held.signal(nix::sys::signal::Signal::SIGTERM);
     held.wait();
     assert_ran(&format!("{web}?owner=app"));
+}
+
+/// The location in `DLOCK_HELD` is read back, whatever the name of the owner is.
+#[test]
+fn a_lock_in_the_table_of_another_role_is_checked_inside_the_run() {
+    let server = Postgres::start();
+    server.sql("CREATE ROLE web LOGIN");
+    for owner in ["app", "app_owner", "app%20owner"] {
+        let url = format!("{}?owner={owner}", url(&server, "web"));
+        server.sql("GRANT CREATE ON SCHEMA public TO web");
+        let output = Dlock::run().backend(&url).sh(&format!("{BINARY} check x && echo checked")).output();
+        assert_eq!(output.exit, Exit::Code(0), "{}", output.stderr);
+        assert!(output.stdout.ends_with("checked\n"), "{}", output.stdout);
+    }
 }
 
 /// An older dlock has created it there: its state is neither used nor forgotten without a word.

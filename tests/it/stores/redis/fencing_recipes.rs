@@ -36,7 +36,7 @@ impl Reader {
         store.place.script(
             "report.sh",
             "#!/bin/sh\necho \"$DLOCK_FENCING_TOKEN\" >began.$TOTAL\n\
-             until [ -e go.$TOTAL ]; do sleep 0.01; done\necho $TOTAL\n",
+             until [ -e go.$TOTAL ]; do sleep 0.05; done\necho $TOTAL\n",
         );
         Self { redis, store, recipe: recipe.to_owned() }
     }

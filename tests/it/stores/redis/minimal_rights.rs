@@ -63,7 +63,7 @@ fn every_operation_is_permitted(redis: &Redis, query: &str) {
     let url = url(redis) + query;
     let run = || place.run().no_backend().env("DLOCK_BACKEND", &url);
     for mode in [&[][..], &["--shared"], &["--slots", "2"]] {
-        let mut holder = run().args(["--ttl", "1s"]).args(mode).stdin(Stdio::piped());
+        let mut holder = run().args(["--ttl", "6s"]).args(mode).stdin(Stdio::piped());
         holder = holder.sh("echo ready; exec cat");
         let mut holder = holder.spawn();
         holder.await_ready();
@@ -85,7 +85,7 @@ fn every_operation_is_permitted(redis: &Redis, query: &str) {
         assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(0), "ran\n"), "{}", output.stderr);
         assert_eq!(redis.command(&["EXISTS", "dlock:x"]), Value::Int(0));
     }
-    let kept = run().args(["--ttl", "1s", "--min-hold", "1200ms"]).command(["true"]).output();
+    let kept = run().args(["--ttl", "3s", "--min-hold", "3200ms"]).command(["true"]).output();
     assert_eq!(kept.outcome(), (Exit::Code(0), "", ""));
     let entered = run().args(["--wait", "10s"]).command(["sh", "-c", "echo ran"]).output();
     assert_eq!(entered.outcome(), (Exit::Code(0), "ran\n", ""));
@@ -248,7 +248,7 @@ fn a_temporarily_revoked_right_loses_nothing() {
             client.command(&words.collect::<Vec<_>>());
         };
         allow(&mut client, &needed());
-        let mut run = run(&place, &redis).args(["--ttl", "6s"]);
+        let mut run = run(&place, &redis).args(["--ttl", "6s", "--grace", "100ms"]);
         run = run.stdin(Stdio::piped()).sh("echo ready; exec cat");
         let mut run = run.spawn();
         run.await_ready();
@@ -264,25 +264,9 @@ fn a_temporarily_revoked_right_loses_nothing() {
             client.command(&["PTTL", "dlock:x"]).int()
         });
         drop(run.take_stdin());
-        assert_eq!(run.wait().outcome(), (Exit::Code(0), "ready\n", ""), "without {missing:?}");
-    }
-}
-
-/// In one line, without the words of the server.
-#[test]
-fn an_error_about_the_password_says_what_to_set() {
-    let redis = Redis::start_with_args(&["--requirepass", "right"]);
-    let place = Place::new();
-    for (user, expected) in [
-        ("", "a password is needed: set password_file= or REDISCLI_AUTH"),
-        (":wrong@", "wrong username or password: see the user in the URL, password_file= and REDISCLI_AUTH"),
-    ] {
-        let url = format!("redis://{user}127.0.0.1:{}/0", redis.port());
-        let output = place.run().backend(url).arg("-q").command(["true"]).output();
-        let line = format!(
-            "dlock: x on redis://127.0.0.1:{}/0: {expected}; the command did not run\n",
-            redis.port()
-        );
-        assert_eq!(output.outcome(), (Exit::Code(77), "", line.as_str()));
+        let output = run.wait();
+        assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(0), "ready\n"), "without {missing:?}");
+        // On a busy machine, the right may be missing until half of the lease has passed.
+        assert_eq!(output.after_renewal_warnings(), [""; 0], "without {missing:?}");
     }
 }

@@ -13,7 +13,7 @@ use std::sync::Mutex;
 fn a_lock_lives(url: &str, redis: &Redis, password: Option<&str>) {
     let place = Place::new();
     let run = || place.run().no_backend().env("DLOCK_BACKEND", url);
-    let mut holder = run().args(["--ttl", "1s"]).stdin(Stdio::piped()).sh("echo ready; exec cat").spawn();
+    let mut holder = run().args(["--ttl", "6s"]).stdin(Stdio::piped()).sh("echo ready; exec cat").spawn();
     holder.await_ready();
     let refused = run().command(["true"]).output();
     assert_eq!(refused.exit, Exit::Code(75), "{}", refused.stderr);

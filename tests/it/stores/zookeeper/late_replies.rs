@@ -16,7 +16,7 @@ fn entries_that_become_entitled_during_a_listing_are_read() {
     let proxy = Proxy::to(zookeeper.port(0));
     let behind = format!("zookeeper://127.0.0.1:{}", proxy.port());
     let run = |url: &str, options: &[&str]| {
-        let run = Dlock::run().backend(url).args(options).args(["--ttl", "3s", "--wait", "1m"]);
+        let run = Dlock::run().backend(url).args(options).args(["--ttl", "6s", "--wait", "1m"]);
         run.stdin(Stdio::piped()).sh("echo slot=$DLOCK_SLOT; exec cat").spawn()
     };
     for replies in 0..12 {

@@ -1,6 +1,5 @@
 //! Replies that are lost after the request was carried out (ZK-1262).
 
-use crate::stores::lost_replies::assert_recovered;
 use crate::support::SOON;
 use crate::support::dlock::Dlock;
 use crate::support::proxy::Proxy;
@@ -8,22 +7,6 @@ use crate::support::running::Exit;
 use crate::support::wait::until;
 use crate::support::zookeeper::ZooKeeper;
 use nix::sys::signal::Signal;
-
-/// F03, F07, F36
-#[test]
-fn a_lost_reply_is_recovered_at_every_step() {
-    let zookeeper = ZooKeeper::lent();
-    assert_recovered(
-        |port| format!("zookeeper://127.0.0.1:{port}"),
-        zookeeper.port(0),
-        "5s",
-        |step| {
-            // The end of the session is not awaited.
-            let nodes = zookeeper.session().children("/dlock/x").unwrap();
-            assert_eq!(nodes, [""; 0], "left behind after the loss of reply {step}");
-        },
-    );
-}
 
 /// A node is created with the value of a holder, in case that it is the first one. Other clients would believe that value
 /// as soon as it is, while its owner takes another slot.

@@ -9,7 +9,7 @@ use crate::support::zookeeper::ZooKeeper;
 use std::process::Stdio;
 
 fn spawn(url: &str, options: &[&str]) -> Running {
-    let run = Dlock::run().backend(url).args(options).args(["--ttl", "5s", "--wait", "1m"]);
+    let run = Dlock::run().backend(url).args(options).args(["--ttl", "8s", "--wait", "1m"]);
     run.stdin(Stdio::piped()).sh("echo token=$DLOCK_FENCING_TOKEN.; exec cat").spawn()
 }
 

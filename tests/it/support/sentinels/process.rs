@@ -80,7 +80,7 @@ impl Sentinel {
     /// Stops it, which acts like a hung machine: connections stay, nothing replies.
     pub fn stop(&self) {
         process::send(self.pid(), Signal::SIGSTOP);
-        eventually(SOON, "a stopped sentinel", || process::stopped(self.pid()).then_some(()));
+        eventually(SOON, "a stopped sentinel", || process::wholly_stopped(self.pid()).then_some(()));
     }
 
     /// Continues it.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dlock::backend::ledger::Step;
+use dlock::backend::ledger::Decision;
 use dlock::backend::{Attempt, CLAIM_WITHIN, Refusal};
 use dlock::lock::Mode;
 
@@ -32,12 +32,18 @@ impl Clients {
     }
 
     /// A claim that holds the lock already is granted again, with the same token; one inside a hold is granted at once.
-    pub(super) fn check_grant(&self, state: &mut State, client: usize, step: &Step<Attempt>, at: Duration) {
+    pub(super) fn check_grant(
+        &self,
+        state: &mut State,
+        client: usize,
+        step: &Decision<Attempt>,
+        at: Duration,
+    ) {
         let holds = |token: &str| {
             let mut holders = state.ledger.holders.iter();
             holders.find(|one| one.token == token && one.lease_ends.is_none_or(|ends| at < ends))
         };
-        let Step::Done { value, .. } = step else { return };
+        let Decision::Done { value, .. } = step else { return };
         let granted = match value {
             Attempt::Granted(grant) => Some(grant.fencing.map_or(0, |fencing| fencing.number())),
             _ => None,

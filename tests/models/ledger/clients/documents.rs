@@ -3,6 +3,7 @@
 use dlock::backend::Intent;
 use dlock::backend::ledger::document::{Seen, Shortcut};
 use dlock::backend::ledger::{Ledger, Now, Purpose, decide};
+use dlock::clock::Moment;
 
 use super::{Clients, Phase, State, token};
 
@@ -13,8 +14,8 @@ impl Clients {
             return;
         };
         let ledger = state.ledger.clone();
-        let recalled =
-            (state.clients[client].phase != Phase::Idle).then_some(Seen { ledger, version: (), now });
+        let seen = Seen { ledger, version: (), now, sent: Moment::now(), occupants: None };
+        let recalled = (state.clients[client].phase != Phase::Idle).then_some(seen);
         let shortcut =
             Shortcut::of(&Purpose::Claim(claim.clone()), recalled.as_ref(), &|ledger, observed| {
                 decide::claim(ledger, observed, &claim, Intent::Enqueue)

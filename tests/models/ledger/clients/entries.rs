@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use dlock::backend::ledger::entries::{self, BESIDE, Entry, Listing, Plan, Terms, Write, Written};
-use dlock::backend::ledger::{Ledger, Lifetime, Now, Observed, Purpose, Step, Watch};
+use dlock::backend::ledger::entries::{self, Entry, Listing, METADATA, Plan, Terms, Write, Written};
+use dlock::backend::ledger::{Decision, Ledger, Lifetime, Now, Observed, Purpose, Watch};
 
 use super::{Clients, State};
 
 /// A store without entries.
 pub(super) fn empty() -> Listing {
-    let beside = Entry { order: BESIDE, version: 0, lease_ends: None, value: Ledger::default() };
+    let metadata = Entry { order: METADATA, version: 0, lease_ends: None, value: Ledger::default() };
     let now = Now { clock: Duration::ZERO, wall: 0 };
-    Listing { now, revision: 1, lease: None, beside, unreadable: None, entries: Vec::new() }
+    Listing { now, revision: 1, lease: None, metadata, unreadable: None, entries: Vec::new() }
 }
 
 /// Whether what is watched has happened.
@@ -39,12 +39,12 @@ fn write(listing: &mut Listing, write: &Write) -> Written {
             listing.revision = revision;
             return if is_granted { Written::At(revision) } else { Written::Waiting };
         }
-        Write::Swap { order: BESIDE, version, value, .. } => {
-            if listing.beside.version != *version {
+        Write::Swap { order: METADATA, version, value, .. } => {
+            if listing.metadata.version != *version {
                 return Written::Conflict;
             }
-            listing.beside =
-                Entry { order: BESIDE, version: revision, lease_ends: None, value: value.clone() };
+            listing.metadata =
+                Entry { order: METADATA, version: revision, lease_ends: None, value: value.clone() };
         }
         Write::Swap { order, version, value, lease } => match place(order) {
             Some(place) if listing.entries[place].version == *version => {
@@ -72,14 +72,14 @@ impl Clients {
         &self,
         state: &State,
         purpose: &Purpose,
-        decide: impl Fn(&mut Ledger, &dyn Observed) -> Step<T>,
+        decide: impl Fn(&mut Ledger, &dyn Observed) -> Decision<T>,
     ) -> Plan<T> {
         let listing = Listing { now: Now { clock: state.now, wall: 0 }, ..state.listing.clone() };
         let terms = Terms {
-            lifetime: Lifetime::Recorded,
+            lifetime: Lifetime::OfLease,
             fencing: self.fencing,
             has_joined: false,
-            records_apart: true,
+            adds_records_later: true,
         };
         entries::plan(&listing, terms, purpose, decide).unwrap()
     }
@@ -105,7 +105,7 @@ impl Clients {
         state: &mut State,
         purpose: &Purpose,
         notifies: bool,
-        decide: impl Fn(&mut Ledger, &dyn Observed) -> Step<T>,
+        decide: impl Fn(&mut Ledger, &dyn Observed) -> Decision<T>,
     ) -> (T, Vec<Watch>) {
         let plan = self.plan(state, purpose, decide);
         let written = self.write(state, &plan.writes, notifies);

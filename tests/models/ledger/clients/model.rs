@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use dlock::backend::ledger::entries::{Entry, Write};
-use dlock::backend::ledger::{GateMode, Ledger, Step, Watch};
+use dlock::backend::ledger::{Decision, GateMode, Ledger, Watch};
 use dlock::backend::{Attempt, CLAIM_WITHIN};
 
-use super::{Action, Change, Client, Clients, Decision, Foreign, Phase, State, entries, token};
+use super::{Action, Change, Client, Clients, Decided, Foreign, Phase, State, entries, token};
 use crate::explorer::Model;
 
 impl Model for Clients {
@@ -181,7 +181,7 @@ impl Model for Clients {
                 client.safe_until.filter(|_| client.phase == Phase::Running).map(left)
             );
             match &client.decided {
-                Some(Decision { at, change: Change::Document(version, ledger), .. }) => {
+                Some(Decided { at, change: Change::Document(version, ledger), .. }) => {
                     let is_current = *version == state.version;
                     let _ = write!(form, "d{is_current}");
                     if is_current {
@@ -189,7 +189,7 @@ impl Model for Clients {
                         ledger_form(&mut form, ledger, state.now);
                     }
                 }
-                Some(Decision { at, change: Change::Entries(writes, _), step }) => {
+                Some(Decided { at, change: Change::Entries(writes, _), step }) => {
                     let _ = write!(form, "e{:?}", state.now - *at);
                     for one in writes {
                         let (name, target, value) = match one {
@@ -217,7 +217,7 @@ impl Model for Clients {
                         let _ = write!(form, "{name}{entry:?}");
                         value.into_iter().for_each(|value| ledger_form(&mut form, value, state.now));
                     }
-                    if let Step::Done { value: Attempt::Busy(busy), watch, .. } = step {
+                    if let Decision::Done { value: Attempt::Busy(busy), watch, .. } = step {
                         let watches: Vec<_> = watch.iter().map(watched).collect();
                         let _ = write!(form, "{:?}{watches:?}", busy.again);
                     }
@@ -230,7 +230,8 @@ impl Model for Clients {
         form
     }
 
-    fn fault(&self, state: &State) -> Option<&'static str> {
-        state.fault.or_else(|| (!self.completes(state)).then_some("a client is left behind"))
+    fn fault(&self, state: &State) -> Option<String> {
+        let fault = state.fault.or_else(|| (!self.completes(state)).then_some("a client is left behind"));
+        fault.map(str::to_owned)
     }
 }

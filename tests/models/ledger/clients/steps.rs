@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use dlock::backend::ledger::document;
 use dlock::backend::ledger::entries::{Fencing, Written};
-use dlock::backend::ledger::{Effect, Gate, Ledger, Observed, Purpose, Step, Watch, decide};
+use dlock::backend::ledger::{Decision, Effect, Gate, Ledger, Observed, Purpose, Watch, decide};
 use dlock::backend::{Again, Attempt, CLAIM_WITHIN, Ending, Intent, Release, Renewal};
 use dlock::lock::{FencingToken, Revocation};
 
 use super::entries::has_happened;
-use super::{Change, Clients, Decision, Phase, State, client_of, token};
+use super::{Change, Clients, Decided, Phase, State, client_of, token};
 
 impl Clients {
     /// The decision on a claim, with the gate passed if that is required.
-    pub(super) fn decide(&self, state: &State, client: usize) -> (Ledger, Step<Attempt>) {
+    pub(super) fn decide(&self, state: &State, client: usize) -> (Ledger, Decision<Attempt>) {
         let gate = if self.ttl.is_some() { Gate::Passed(None) } else { Gate::Untried };
         let decide = |gate| {
             let mut ledger = state.ledger.clone();
@@ -22,7 +22,7 @@ impl Clients {
             (ledger, step)
         };
         match decide(gate) {
-            (_, Step::PassGate(mode)) => {
+            (_, Decision::PassGate(mode)) => {
                 decide(if self.is_gate_open(state, mode) { Gate::Passed(None) } else { Gate::Closed })
             }
             decided => decided,
@@ -68,8 +68,8 @@ impl Clients {
     }
 
     /// What follows for the client from a decision that was stored.
-    pub(super) fn conclude(&self, state: &mut State, client: usize, step: Step<Attempt>, at: Duration) {
-        let Step::Done { value, watch, .. } = step else { unreachable!("the gate is tried at once") };
+    pub(super) fn conclude(&self, state: &mut State, client: usize, step: Decision<Attempt>, at: Duration) {
+        let Decision::Done { value, watch, .. } = step else { unreachable!("the gate is tried at once") };
         match value {
             Attempt::NotDue(_) => unreachable!("no claim has a period"),
             Attempt::Granted(grant) => {
@@ -153,7 +153,7 @@ impl Clients {
             let plan = self.plan(state, &purpose, |ledger, observed| {
                 decide::claim(ledger, observed, &claim, Intent::Enqueue)
             });
-            let step = Step::Done { value: plan.value, effect: Effect::None, watch: plan.watch };
+            let step = Decision::Done { value: plan.value, effect: Effect::None, watch: plan.watch };
             (step, Change::Entries(plan.writes, plan.is_granted_by_revision))
         } else {
             self.take_shortcut(state, client);
@@ -161,7 +161,7 @@ impl Clients {
             (step, Change::Document(state.version, ledger))
         };
         state.clients[client].notified = false;
-        state.clients[client].decided = Some(Decision { step, at: state.now, change });
+        state.clients[client].decided = Some(Decided { step, at: state.now, change });
         if self.ttl.is_none() {
             // Under a short lock of the store.
             self.store_decision(state, client, true, true);
@@ -169,7 +169,7 @@ impl Clients {
     }
 
     pub(super) fn store_decision(&self, state: &mut State, client: usize, notifies: bool, replies: bool) {
-        let Some(Decision { mut step, at, change }) = state.clients[client].decided.take() else { return };
+        let Some(Decided { mut step, at, change }) = state.clients[client].decided.take() else { return };
         let mut stored = state.clone();
         let is_stored = match change {
             Change::Document(version, _) if version != state.version => false,
@@ -180,12 +180,12 @@ impl Clients {
             Change::Entries(writes, is_granted_by_revision) => {
                 let written = self.write(&mut stored, &writes, notifies);
                 if let (Written::At(revision), true) = (written, is_granted_by_revision)
-                    && let Step::Done { value: Attempt::Granted(grant), .. } = &mut step
+                    && let Decision::Done { value: Attempt::Granted(grant), .. } = &mut step
                 {
                     grant.fencing = FencingToken::new(revision);
                     if self.fencing == Fencing::Order {
-                        // It is remembered beside the entries before the command starts.
-                        let last = &mut stored.listing.beside.value.fencing_token;
+                        // It is remembered in the metadata before the command starts.
+                        let last = &mut stored.listing.metadata.value.fencing_token;
                         *last = revision.max(*last);
                         stored.ledger = stored.listing.ledger(self.fencing);
                     }
@@ -200,7 +200,7 @@ impl Clients {
             state.clients[client].phase = Phase::Waiting;
             return;
         }
-        let is_granted = matches!(&step, Step::Done { value: Attempt::Granted(_), .. });
+        let is_granted = matches!(&step, Decision::Done { value: Attempt::Granted(_), .. });
         self.check_grant(state, client, &step, at);
         if is_granted {
             self.check_order(state, client);
@@ -213,7 +213,7 @@ impl Clients {
         if replies {
             self.conclude(state, client, step, at);
         } else {
-            if let Step::Done { value: Attempt::Granted(grant), .. } = step {
+            if let Decision::Done { value: Attempt::Granted(grant), .. } = step {
                 let fencing = grant.fencing.map_or(0, |fencing| fencing.number());
                 state.last_fencing_token = state.last_fencing_token.max(fencing);
                 state.clients[client].fencing_token = fencing;
@@ -250,14 +250,14 @@ impl Clients {
             (ledger, step)
         };
         let (ledger, step, owns_gate) = match renew(self.gate_of(state, client)) {
-            (_, Step::PassGate(mode)) => {
+            (_, Decision::PassGate(mode)) => {
                 let is_open = self.is_gate_open(state, mode);
                 let (ledger, step) = renew(if is_open { Gate::Passed(None) } else { Gate::Closed });
                 (ledger, step, is_open)
             }
             (ledger, step) => (ledger, step, state.clients[client].owns_gate),
         };
-        let Step::Done { value, .. } = step else { unreachable!("the gate is tried at once") };
+        let Decision::Done { value, .. } = step else { unreachable!("the gate is tried at once") };
         self.store(state, ledger, true);
         self.conclude_renewal(state, client, value, owns_gate);
     }
@@ -293,7 +293,7 @@ impl Clients {
         } else {
             let view = self.view(state, self.gate_of(state, client));
             match decide::release(&mut ledger, &view, &claim, rest, Ending::default()) {
-                Step::Done { value, watch, .. } => (value, watch),
+                Decision::Done { value, watch, .. } => (value, watch),
                 step => unreachable!("a release passes no gate: {step:?}"),
             }
         };

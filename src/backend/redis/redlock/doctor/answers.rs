@@ -1,7 +1,7 @@
 //! The answers of several nodes together to the questions that every store answers.
 
 use crate::backend::diagnosis::{Answer, Finding, Level, Question};
-use crate::backend::redis::doctor::answers::LEASE_CLOCK;
+use crate::backend::redis::doctor::answers;
 
 /// The answer of one node, with its name.
 pub(super) type NodeAnswer = (String, Question, Answer);
@@ -40,7 +40,7 @@ pub(super) fn losses(count: usize, quorum: usize) -> Answer {
 }
 
 pub(super) fn lease_clock(clocks: &Finding) -> Answer {
-    Answer::new("nodes", format!("each its own, {LEASE_CLOCK}; {}", clocks.found))
+    Answer::new("nodes", format!("each its own, {}; {}", answers::lease_clock(), clocks.found))
 }
 
 /// `missing` nodes were not reached.

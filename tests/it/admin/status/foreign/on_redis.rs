@@ -37,7 +37,7 @@ fn a_foreign_lock_is_listed_while_a_dlock_waits_for_it() {
     let store = Store::redis();
     store.space().command(&["SET", &store.space().key("x"), "foreign", "PX", "60000"]);
     assert_eq!(names(&store, ["*"]), [""; 0]);
-    let waiter = waiting(store.run());
+    let waiter = waiting(store.run_with_ttl("30s"));
     let lock = the_lock(&store, ["*"]);
     assert_eq!(
         (&lock["name"], &lock["mode"], &lock["slots"]),

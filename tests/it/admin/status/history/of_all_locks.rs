@@ -27,7 +27,7 @@ fn without_a_name_the_history_of_every_lock_is_shown() {
         run(&store, "true");
         let long = "l\u{f6}ng/".repeat(33);
         for name in ["a b", long.as_str()] {
-            store.run().no_name().name(name).sh("exit 3").output();
+            store.run_with_ttl("30s").no_name().name(name).sh("exit 3").output();
         }
         let ran = || vec!["ran".to_owned()];
         let expected = [("a b".to_owned(), ran()), (long.clone(), ran()), ("x".to_owned(), ran())];

@@ -70,8 +70,8 @@ fn a_wrong_password_is_77_and_not_printed() {
 fn status_needs_few_rights() {
     let redis = Redis::start();
     let store = Store::on(&redis);
-    let _run = crate::admin::status::holding(store.run());
-    let _waiter = crate::admin::status::waiting(store.run());
+    let _run = crate::admin::status::holding(store.run_with_ttl("30s"));
+    let _waiter = crate::admin::status::waiting(store.run_with_ttl("30s"));
     let rights = "eval evalsha time get type pttl hget hgetall zcard zrange zrem zscan lrange";
     let mut words = vec![
         "ACL".to_owned(),

@@ -6,10 +6,11 @@ use dlock::backend::admin::LockAdmin;
 use dlock::backend::diagnosis::Diagnosis;
 use dlock::backend::ledger::document::{self, DocumentStore, Revision, Seen, Shortcut};
 use dlock::backend::ledger::{
-    Contender, Done, Effect, GateLifetime, GateMode, Ledger, LedgerStore, Observed, Occupant, Purpose, Step,
+    Contender, Effect, GateLifetime, GateMode, Ledger, Occupant, Purpose, Store, WaiterEntry,
 };
-use dlock::backend::{CLAIM_WITHIN, Change, Reply, StoreError};
-use dlock::lock::{Claim, Holder, LockName, LockState, NotedRecord};
+use dlock::backend::{CLAIM_WITHIN, Change, Reply, StoreError, TryReply};
+use dlock::clock::Moment;
+use dlock::lock::{Claim, Holder, LockName};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
@@ -65,7 +66,7 @@ impl<const GATED: bool> Memory for Documents<GATED> {
         let (sender, calls) = unbounded_channel();
         self.clients.set(self.clients.get() + 1);
         let session = self.clients.get();
-        Box::new(Contender::new(DocumentClient { session, shared: self, sender, calls, last: None }))
+        Box::new(Contender::new(DocumentClient { session, shared: self, sender, calls }))
     }
 
     fn ledger(&self, name: &str) -> Ledger {
@@ -169,8 +170,6 @@ struct DocumentClient<const GATED: bool> {
     shared: Rc<Documents<GATED>>,
     sender: UnboundedSender<Change>,
     calls: UnboundedReceiver<Change>,
-    /// What it has read or stored last.
-    last: Option<(LockName, Seen<u64>)>,
 }
 
 /// Its session ends with it.
@@ -183,9 +182,19 @@ impl<const GATED: bool> Drop for DocumentClient<GATED> {
 impl<const GATED: bool> DocumentStore for DocumentClient<GATED> {
     type Version = u64;
 
-    async fn load(&mut self, name: &LockName, shortcut: &Shortcut) -> Result<Seen<u64>, StoreError> {
+    async fn load(
+        &mut self,
+        name: &LockName,
+        purpose: &Purpose,
+        shortcut: &Shortcut,
+        _: Option<&Seen<u64>>,
+    ) -> Result<Seen<u64>, StoreError> {
+        if purpose.claim().is_some() {
+            // What was called before is known to the decision.
+            while self.calls.try_recv().is_ok() {}
+        }
         self.shared.steps.set(self.shared.steps.get() + 1);
-        self.last = None;
+        let sent = Moment::now();
         let now = now_since(self.shared.start);
         let (before, mut version) = self.shared.load(name.as_str())?;
         let mut ledger = before.clone();
@@ -195,30 +204,23 @@ impl<const GATED: bool> DocumentStore for DocumentClient<GATED> {
         }
         // The reply is on its way: other clients act meanwhile.
         yield_now().await;
-        let seen = Seen { ledger, version, now };
-        self.last = Some((name.clone(), seen.clone()));
-        Ok(seen)
+        Ok(Seen { ledger, version, now, sent, occupants: None })
     }
 
-    fn recall(&self, name: &LockName) -> Option<Seen<u64>> {
-        let (of, seen) = self.last.as_ref()?;
-        (of == name).then(|| Seen { now: now_since(self.shared.start), ..seen.clone() })
-    }
-
-    fn is_subscribed(&self, name: &LockName, ticket: u64) -> bool {
+    fn is_subscribed(&self, name: &LockName, waiter: &WaiterEntry) -> bool {
         let subscriptions = self.shared.subscriptions.borrow();
-        let sender = subscriptions.get(&(name.as_str().to_owned(), ticket));
+        let sender = subscriptions.get(&(name.as_str().to_owned(), waiter.ticket));
         sender.is_some_and(|sender| sender.same_channel(&self.sender))
     }
 
     async fn swap(
         &mut self,
         name: &LockName,
+        _: &Purpose,
         version: u64,
         revision: Revision<'_>,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<Option<u64>, StoreError> {
         self.shared.steps.set(self.shared.steps.get() + 1);
-        self.last = None;
         yield_now().await;
         if let Effect::Wait(ticket) = revision.effect {
             let key = (name.as_str().to_owned(), ticket);
@@ -227,21 +229,20 @@ impl<const GATED: bool> DocumentStore for DocumentClient<GATED> {
         let (_, stored) = self.shared.load(name.as_str())?;
         if version != stored {
             self.shared.conflicts.set(self.shared.conflicts.get() + 1);
-            return Ok(false);
+            return Ok(None);
         }
         let version = self.shared.store(name.as_str(), revision.ledger);
         self.shared.call(name.as_str(), &revision);
         yield_now().await;
-        let seen = Seen { ledger: revision.ledger.clone(), version, now: now_since(self.shared.start) };
-        self.last = Some((name.clone(), seen));
-        Ok(true)
+        Ok(Some(version))
     }
 
     fn gate_lifetime(&self) -> Option<GateLifetime> {
         GATED.then_some(GateLifetime::Session)
     }
 
-    fn passed(&self, claim: &Claim) -> Option<(u64, u64)> {
+    fn passed(&self, purpose: &Purpose) -> Option<(u64, u64)> {
+        let claim = purpose.claim()?;
         let occupants = self.shared.occupants.borrow();
         let mut inside = occupants.get(claim.name.as_str()).into_iter().flatten();
         let is_in = inside.any(|one| one.client == self.session && one.token == claim.token.reveal());
@@ -270,7 +271,7 @@ impl<const GATED: bool> DocumentStore for DocumentClient<GATED> {
         Ok(inside.iter().map(occupant).collect())
     }
 
-    async fn pass_gate(&mut self, claim: &Claim, mode: GateMode) -> Result<bool, StoreError> {
+    async fn pass_gate(&mut self, _: &Purpose, claim: &Claim, mode: GateMode) -> Result<bool, StoreError> {
         yield_now().await;
         let mut occupants = self.shared.occupants.borrow_mut();
         let inside = occupants.entry(claim.name.as_str().to_owned()).or_default();
@@ -291,47 +292,35 @@ impl<const GATED: bool> DocumentStore for DocumentClient<GATED> {
         Ok(is_open)
     }
 
-    async fn leave_gate(&mut self, claim: &Claim, rest: Duration) -> Result<bool, StoreError> {
+    async fn leave_gate(
+        &mut self,
+        purpose: &Purpose,
+        claim: &Claim,
+        rest: Duration,
+    ) -> Result<bool, StoreError> {
         assert_eq!(rest, Duration::ZERO, "nobody can keep it");
         yield_now().await;
-        let was_kept = self.passed(claim).is_some();
+        let was_kept = self.passed(purpose).is_some();
         self.shared.leave(self.session, |name| name == claim.name.as_str());
         Ok(was_kept)
     }
 }
 
-impl<const GATED: bool> LedgerStore for DocumentClient<GATED> {
+impl<const GATED: bool> Store for DocumentClient<GATED> {
+    type Shape = document::Documents<u64>;
+
     fn display(&self) -> &str {
         "memory:"
     }
 
-    fn connect(&mut self) -> Reply<'_, Result<(), StoreError>> {
+    fn connect(&mut self) -> TryReply<'_, ()> {
         Box::pin(async {
             yield_now().await;
             Ok(())
         })
     }
 
-    async fn change<T: Send + 'static>(
-        &mut self,
-        name: &LockName,
-        purpose: Purpose,
-        decide: impl Fn(&mut Ledger, &dyn Observed) -> Step<T> + Send + 'static,
-    ) -> Result<Done<T>, StoreError> {
-        // What was called before is known to the decision.
-        while self.calls.try_recv().is_ok() {}
-        document::change(self, name, &purpose, decide).await
-    }
-
-    async fn read(
-        &mut self,
-        names: &[LockName],
-        view: impl Fn(&LockName, &Ledger, &dyn Observed) -> LockState + Send + 'static,
-    ) -> Result<(u64, Vec<LockState>), StoreError> {
-        document::read(self, names, view).await
-    }
-
-    fn list(&mut self) -> Reply<'_, Result<Vec<LockName>, StoreError>> {
+    fn list(&mut self) -> TryReply<'_, Vec<LockName>> {
         Box::pin(async {
             let names: Vec<String> = self.shared.documents.borrow().keys().cloned().collect();
             let is_used = |name: &&String| self.shared.load(name).is_ok_and(|(ledger, _)| !ledger.is_idle());
@@ -339,17 +328,13 @@ impl<const GATED: bool> LedgerStore for DocumentClient<GATED> {
         })
     }
 
-    fn list_recorded(&mut self) -> Reply<'_, Result<Vec<LockName>, StoreError>> {
+    fn list_with_history(&mut self) -> TryReply<'_, Vec<LockName>> {
         Box::pin(async {
             let is_recorded =
-                |name: &&String| self.shared.load(name).is_ok_and(|(ledger, _)| !ledger.outcomes.is_empty());
+                |name: &&String| self.shared.load(name).is_ok_and(|(ledger, _)| !ledger.history.is_empty());
             let names: Vec<String> = self.shared.documents.borrow().keys().cloned().collect();
             Ok(names.iter().filter(is_recorded).map(|name| LockName::new(name).unwrap()).collect())
         })
-    }
-
-    fn history<'a>(&'a mut self, name: &'a LockName) -> Reply<'a, Result<Vec<NotedRecord>, StoreError>> {
-        Box::pin(document::history(self, name))
     }
 
     fn changed(&mut self) -> Reply<'_, Change> {
@@ -359,7 +344,7 @@ impl<const GATED: bool> LedgerStore for DocumentClient<GATED> {
         })
     }
 
-    fn examine<'a>(&'a mut self, _: &'a Diagnosis) -> Reply<'a, Result<(), StoreError>> {
+    fn examine<'a>(&'a mut self, _: &'a Diagnosis) -> TryReply<'a, ()> {
         Box::pin(async { Ok(()) })
     }
 }

@@ -4,13 +4,12 @@
 use super::{Memory, now_since};
 use dlock::backend::admin::LockAdmin;
 use dlock::backend::diagnosis::Diagnosis;
-pub use dlock::backend::ledger::entries::BESIDE;
+pub use dlock::backend::ledger::entries::METADATA;
 use dlock::backend::ledger::entries::{self, Entry, EntryStore, Fencing, Granting, Listing, Write, Written};
-use dlock::backend::ledger::{
-    Contender, Done, Ledger, LedgerStore, Lifetime, Observed, Purpose, Step, Watch,
-};
-use dlock::backend::{Change, Reply, StoreError};
-use dlock::lock::{LockName, LockState, NotedRecord};
+use dlock::backend::ledger::{Contender, Ledger, Lifetime, Purpose, Store, Watch};
+use dlock::backend::{Change, Reply, StoreError, TryReply};
+use dlock::clock::Moment;
+use dlock::lock::LockName;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
@@ -148,13 +147,13 @@ impl<K: Kind> Entries<K> {
 
     fn list(&self, name: &str) -> Result<Listing, StoreError> {
         self.expire();
-        let mut beside = Entry { order: BESIDE, version: 0, lease_ends: None, value: Ledger::default() };
+        let mut metadata = Entry { order: METADATA, version: 0, lease_ends: None, value: Ledger::default() };
         let (mut entries, mut unreadable) = (Vec::new(), None);
         for (order, Stored { version, lease_ends, text, .. }) in
             self.locks.borrow().get(name).into_iter().flatten()
         {
             let value = match Ledger::parse(text) {
-                Err(why) if *order == BESIDE => {
+                Err(why) if *order == METADATA => {
                     unreadable = Some(why);
                     Ok(Ledger::default())
                 }
@@ -162,10 +161,10 @@ impl<K: Kind> Entries<K> {
             };
             let value = value.map_err(|unreadable| StoreError::Config(format!("{name}: {unreadable}")))?;
             let entry = Entry { order: *order, version: *version, lease_ends: *lease_ends, value };
-            if *order == BESIDE { beside = entry } else { entries.push(entry) }
+            if *order == METADATA { metadata = entry } else { entries.push(entry) }
         }
         let (now, revision) = (now_since(self.start), self.revision.get());
-        Ok(Listing { now, revision, lease: None, beside, unreadable, entries })
+        Ok(Listing { now, revision, lease: None, metadata, unreadable, entries })
     }
 
     /// Carries out all of these writes, or none.
@@ -233,7 +232,7 @@ impl<K: Kind> Entries<K> {
     }
 
     fn is_used(&self, name: &str) -> bool {
-        self.locks.borrow().get(name).is_some_and(|lock| lock.keys().any(|order| *order != BESIDE))
+        self.locks.borrow().get(name).is_some_and(|lock| lock.keys().any(|order| *order != METADATA))
     }
 }
 
@@ -268,21 +267,25 @@ impl<K: Kind> EntryClient<K> {
 impl<K: Kind> EntryStore for EntryClient<K> {
     const FENCING: Fencing = K::FENCING;
 
-    fn lifetime(&self) -> Lifetime {
-        if K::HAS_SESSIONS { Lifetime::OfOwner(self.timeout) } else { Lifetime::Recorded }
+    fn lifetime(&self, _: Moment) -> Lifetime {
+        if K::HAS_SESSIONS { Lifetime::OfOwner(self.timeout) } else { Lifetime::OfLease }
     }
 
-    fn assumed(&mut self, name: &LockName, purpose: &Purpose) -> Option<Listing> {
-        let Purpose::Claim(claim) = purpose else { return None };
+    async fn assumed(&mut self, name: &LockName, purpose: &Purpose) -> Result<Option<Listing>, StoreError> {
+        let Purpose::Claim(claim) = purpose else { return Ok(None) };
         let is_first = K::HAS_SESSIONS && self.timeout.is_none();
         if is_first {
             self.timeout = Some(claim.ttl);
         }
-        let free = Listing { entries: Vec::new(), ..self.shared.list(name.as_str()).ok()? };
-        is_first.then_some(free)
+        let free = Listing { entries: Vec::new(), ..self.shared.list(name.as_str())? };
+        Ok(is_first.then_some(free))
     }
 
     async fn list(&mut self, name: &LockName, purpose: &Purpose) -> Result<Listing, StoreError> {
+        if purpose.claim().is_some() {
+            // What happened before is known to the decision.
+            while self.events.try_recv().is_ok() {}
+        }
         if let Purpose::Claim(claim) = purpose {
             self.timeout = self.timeout.or(K::HAS_SESSIONS.then_some(claim.ttl));
         }
@@ -294,7 +297,13 @@ impl<K: Kind> EntryStore for EntryClient<K> {
         listing
     }
 
-    async fn write(&mut self, name: &LockName, writes: &[Write], _: Granting) -> Result<Written, StoreError> {
+    async fn write(
+        &mut self,
+        name: &LockName,
+        _: &Purpose,
+        writes: &[Write],
+        _: Granting,
+    ) -> Result<Written, StoreError> {
         yield_now().await;
         self.touch();
         let written = self.shared.write(self.session, name.as_str(), writes);
@@ -303,7 +312,7 @@ impl<K: Kind> EntryStore for EntryClient<K> {
     }
 
     async fn remember(&mut self, name: &LockName, _: &Listing, fencing: u64) -> Result<(), StoreError> {
-        let raise = |beside: &mut Ledger| beside.fencing_token = beside.fencing_token.max(fencing);
+        let raise = |metadata: &mut Ledger| metadata.fencing_token = metadata.fencing_token.max(fencing);
         entries::note(self, name, &Purpose::Operate, raise).await
     }
 
@@ -330,38 +339,21 @@ impl<K: Kind> EntryStore for EntryClient<K> {
     }
 }
 
-impl<K: Kind> LedgerStore for EntryClient<K> {
+impl<K: Kind> Store for EntryClient<K> {
+    type Shape = entries::Entries;
+
     fn display(&self) -> &str {
         "memory:"
     }
 
-    fn connect(&mut self) -> Reply<'_, Result<(), StoreError>> {
+    fn connect(&mut self) -> TryReply<'_, ()> {
         Box::pin(async {
             yield_now().await;
             Ok(())
         })
     }
 
-    async fn change<T: Send + 'static>(
-        &mut self,
-        name: &LockName,
-        purpose: Purpose,
-        decide: impl Fn(&mut Ledger, &dyn Observed) -> Step<T> + Send + 'static,
-    ) -> Result<Done<T>, StoreError> {
-        // What happened before is known to the decision.
-        while self.events.try_recv().is_ok() {}
-        entries::change(self, name, &purpose, decide).await
-    }
-
-    async fn read(
-        &mut self,
-        names: &[LockName],
-        view: impl Fn(&LockName, &Ledger, &dyn Observed) -> LockState + Send + 'static,
-    ) -> Result<(u64, Vec<LockState>), StoreError> {
-        entries::read(self, names, view).await
-    }
-
-    fn list(&mut self) -> Reply<'_, Result<Vec<LockName>, StoreError>> {
+    fn list(&mut self) -> TryReply<'_, Vec<LockName>> {
         Box::pin(async {
             self.shared.expire();
             let names: Vec<String> = self.shared.locks.borrow().keys().cloned().collect();
@@ -370,18 +362,14 @@ impl<K: Kind> LedgerStore for EntryClient<K> {
         })
     }
 
-    fn list_recorded(&mut self) -> Reply<'_, Result<Vec<LockName>, StoreError>> {
+    fn list_with_history(&mut self) -> TryReply<'_, Vec<LockName>> {
         Box::pin(async {
             let is_recorded = |name: &&String| {
-                self.shared.list(name).is_ok_and(|listing| !listing.beside.value.outcomes.is_empty())
+                self.shared.list(name).is_ok_and(|listing| !listing.metadata.value.history.is_empty())
             };
             let names: Vec<String> = self.shared.locks.borrow().keys().cloned().collect();
             Ok(names.iter().filter(is_recorded).map(|name| LockName::new(name).unwrap()).collect())
         })
-    }
-
-    fn history<'a>(&'a mut self, name: &'a LockName) -> Reply<'a, Result<Vec<NotedRecord>, StoreError>> {
-        Box::pin(entries::history(self, name))
     }
 
     fn changed(&mut self) -> Reply<'_, Change> {
@@ -395,7 +383,7 @@ impl<K: Kind> LedgerStore for EntryClient<K> {
         })
     }
 
-    fn examine<'a>(&'a mut self, _: &'a Diagnosis) -> Reply<'a, Result<(), StoreError>> {
+    fn examine<'a>(&'a mut self, _: &'a Diagnosis) -> TryReply<'a, ()> {
         Box::pin(async { Ok(()) })
     }
 }

@@ -11,7 +11,7 @@ const MANY: usize = 100;
 /// Acquires the lock. Without a lease, a cancelled request may have left it to a connection that is closed: it is free when
 /// the server has noticed that.
 async fn acquire(client: &mut Client, rig: &dyn Rig) {
-    if rig.ends_with_its_process() {
+    if !rig.has_leases() {
         client.acquire_in_the_end().await;
     } else {
         client.acquire().await;

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 /// The lease, in seconds. Its loss is noticed within a third of it.
 pub const LEASE: u64 = 20;
-/// How long a lock that is lost may stay unused on a busy machine: a fraction of what is left of the lease then.
-pub const AT_MOST: Duration = Duration::from_secs(LEASE / 4);
+/// How long a lock that is lost may stay unused on a busy machine: less than what is left of the lease then.
+pub const AT_MOST: Duration = Duration::from_secs(LEASE / 2);
 
 /// A run that holds `x`, and whose command ignores SIGTERM and keeps a file locked.
 pub fn holder(rig: &dyn Rig) -> Running {

@@ -3,6 +3,7 @@
 use super::loss::{AT_MOST, LEASE, holder, lost};
 use super::nesting::inner;
 use crate::stores::conformance::rig::Rig;
+use crate::support::SOON;
 use crate::support::probe;
 use crate::support::running::{Exit, Running};
 use dlock::lock::LockName;
@@ -17,11 +18,12 @@ fn waiting(rig: &dyn Rig) -> Running {
     run
 }
 
-/// The lease of a nested run in seconds. If its parts are killed before it has removed its own entry, that ends with this lease.
+/// The lease of a nested run in seconds, if the store has such short ones. If its parts are killed before it has removed its
+/// own entry, that ends with this lease.
 const INNER_LEASE: u64 = 8;
 
 async fn assert_served(rig: &dyn Rig, mut waiter: Running, free: Instant, within: Duration) {
-    let output = waiter.wait();
+    let output = waiter.wait_within(SOON + within);
     println!("{}: the next one started {} ms later", rig.url(), free.elapsed().as_millis());
     assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(0), "clean\n"), "{}", output.stderr);
     assert!(free.elapsed() < within, "{:?}", free.elapsed());
@@ -41,17 +43,18 @@ pub async fn a_waiter_starts_when_the_tree_of_a_run_that_lost_its_gate_is_dead(r
 
 /// The nested run is asked to end with the rest of the tree, and removes its own entry if it has the time.
 pub async fn a_waiter_starts_when_a_run_that_lost_its_gate_and_one_inside_are_dead(rig: &mut dyn Rig) {
-    let (ttl, place) = (format!("--ttl {}", rig.ttl(INNER_LEASE)), rig.place());
+    let (lease, place) = (rig.ttl(INNER_LEASE), rig.place());
     let inherited_lock = place.inherited_lock();
     let words = ["--inherited-lock", inherited_lock.path(), "hold", &place.arg("work"), "until", "never"];
     let command = probe::command(words).join(" ");
     let outer = rig.run().args(["--ttl", &rig.ttl(LEASE)]);
-    let mut run = outer.sh(&format!("exec {} {command}", inner(rig, &ttl))).spawn();
+    let mut run = outer.sh(&format!("exec {} {command}", inner(rig, &format!("--ttl {lease}")))).spawn();
     run.await_ready();
     let waiter = waiting(rig);
     rig.cut("x");
     let free = lost(rig, &mut run);
-    assert_served(rig, waiter, free, Duration::from_secs(INNER_LEASE) + AT_MOST).await;
+    let seconds = lease.trim_end_matches('s').parse().expect("seconds");
+    assert_served(rig, waiter, free, rig.end_of_lease(Duration::from_secs(seconds)) + AT_MOST).await;
 }
 
 /// Nobody notifies the waiter when the other program leaves the gate.

@@ -6,7 +6,6 @@ pub mod exclusion;
 pub mod fencing;
 pub mod holder;
 pub mod loss;
-#[cfg(any(feature = "mysql", feature = "postgres"))]
 pub mod lost_gate;
 pub mod min_hold;
 pub mod names;

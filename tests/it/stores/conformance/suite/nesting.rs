@@ -30,8 +30,10 @@ pub async fn a_nested_run_enters_at_once(rig: &mut dyn Rig) {
     let none = format!("{} echo inside", inner(rig, ""));
     assert_eq!(rig.run().sh(&none).output().outcome(), (Exit::Code(0), "inside\n", ""));
     // With options that differ from those of the outer one.
-    let options = "--ttl 5s --grace 1s --note inner --no-wait --orphans kill --max-runtime 1m -E 9";
-    let other = format!("{} sh -c 'echo inside; exit 3'", inner(rig, options));
+    let ttl = rig.ttl(5);
+    let options =
+        format!("--ttl {ttl} --grace 1s --note inner --no-wait --orphans kill --max-runtime 1m -E 9");
+    let other = format!("{} sh -c 'echo inside; exit 3'", inner(rig, &options));
     let outer = rig.run().args(["--ttl", "20s", "--note", "outer", "--wait", "1s"]).sh(&other).output();
     assert_eq!(outer.outcome(), (Exit::Code(3), "inside\n", ""));
     assert_eq!(rig.traces("x"), [""; 0]);
@@ -61,12 +63,12 @@ pub async fn the_outer_hold_continues_after_the_inner_one(rig: &mut dyn Rig) {
 
 /// An outer run whose inner one continues in the background until a file `go` exists.
 fn outlived(rig: &dyn Rig) -> Dlock {
-    let work = "echo inside >started; while [ ! -e go ]; do sleep 0.01; done; echo ended >>started";
+    let work = "echo inside >started; while [ ! -e go ]; do sleep 0.05; done; echo ended >>started";
     let text = format!(
-        "{} sh -c '{work}' >/dev/null 2>&1 & while [ ! -e started ]; do sleep 0.01; done",
+        "{} sh -c '{work}' >/dev/null 2>&1 & while [ ! -e started ]; do sleep 0.05; done",
         inner(rig, "--ttl 20s")
     );
-    rig.run().args(["--orphans", "leave", "--ttl", &rig.ttl(2)]).sh(&text)
+    rig.run().args(["--orphans", "leave", "--ttl", &rig.ttl(5)]).sh(&text)
 }
 
 pub async fn an_inner_run_that_outlives_the_outer_keeps_the_lock(rig: &mut dyn Rig) {
@@ -82,7 +84,7 @@ pub async fn an_inner_run_that_outlives_the_outer_keeps_the_lock(rig: &mut dyn R
     assert!(!rig.foreign_lock("x", None));
     if rig.has_leases() {
         // Longer than the outer lease: the inner one is renewed.
-        tokio::time::sleep(Duration::from_millis(2200)).await;
+        tokio::time::sleep(Duration::from_millis(5200)).await;
         assert!(!rig.foreign_lock("x", None));
     }
     rig.place().write("go", "");

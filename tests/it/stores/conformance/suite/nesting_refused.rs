@@ -152,7 +152,7 @@ pub async fn a_deadlock_by_opposite_nesting_ends_with_the_wait(rig: &mut dyn Rig
     let nested = |outer: &str, name: &str, wait: &str| {
         let url = rig.backend();
         let text = format!(
-            "touch has.{outer}; while [ ! -e has.{name} ]; do sleep 0.01; done\n\
+            "touch has.{outer}; while [ ! -e has.{name} ]; do sleep 0.05; done\n\
              exec '{BINARY}' run -b '{url}' --wait {wait} {name} -- echo {outer} then {name}"
         );
         rig.run().name(outer).sh(&text).spawn()

@@ -70,7 +70,7 @@ pub async fn the_period_begins_with_the_grant(rig: &mut dyn Rig) {
     let mut next = periodic(rig, RUN);
     next.acquire().await;
     // Not later than it was by the clock of the client, whatever the store has recorded.
-    next.succeed(LONG).await;
+    next.succeed(LONG + RUN).await;
     periodic(rig, LONG).acquire().await;
 }
 
@@ -96,11 +96,13 @@ pub async fn a_waiter_that_finds_it_done_passes_its_turn_on(rig: &mut dyn Rig) {
     holder.acquire().await;
     let mut next = periodic(rig, LONG);
     next.queue().await;
-    let by_hand = Client::new(rig, "x").wait_beside().await;
+    // It does nothing before, so that the turn of the next one cannot pass.
+    let mut by_hand = Client::new(rig, "x");
+    let busy = by_hand.queue().await;
     holder.succeed(Duration::ZERO).await;
     next.await_turn().await;
     not_due(&mut next).await;
-    by_hand.granted().await;
+    by_hand.continue_beside(busy).granted().await;
 }
 
 pub async fn a_held_lock_is_busy_even_if_the_next_run_is_not_due(rig: &mut dyn Rig) {

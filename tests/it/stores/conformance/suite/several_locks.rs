@@ -2,6 +2,7 @@
 
 use crate::stores::conformance::client::Client;
 use crate::stores::conformance::rig::{Rig, open};
+use crate::support::SOON;
 use crate::support::dlock::Dlock;
 use crate::support::running::{Exit, Running};
 use nix::sys::signal::Signal;
@@ -105,7 +106,7 @@ pub async fn no_order_of_the_names_causes_a_deadlock(rig: &mut dyn Rig) {
     let start = |text: &String| rig.run().without_dlock().sh(text).spawn();
     let mut workers: Vec<Running> = workers.iter().map(start).collect();
     for worker in &mut workers {
-        assert_eq!(worker.wait().outcome(), (Exit::Code(0), "", ""));
+        assert_eq!(worker.wait_within(2 * SOON).outcome(), (Exit::Code(0), "", ""));
     }
     let log = rig.place().read("log");
     let mut inside = HashMap::new();
@@ -144,13 +145,13 @@ pub async fn the_environment_of_the_command_names_all_locks(rig: &mut dyn Rig) {
 }
 
 /// A third of this is the longest that a loss may go unnoticed; and a slow machine must have the time to renew a lease.
-fn ttl(rig: &dyn Rig) -> &'static str {
-    if rig.has_leases() || rig.has_sessions() { "6s" } else { "1s" }
+fn ttl(rig: &dyn Rig) -> String {
+    if rig.has_leases() || rig.has_sessions() { rig.ttl(6) } else { "1s".to_owned() }
 }
 
 /// The loss of the first and of the last are noticed equally soon.
 async fn lose(rig: &mut dyn Rig, name: &str, lose: fn(&mut dyn Rig, &str), how: &str) {
-    let mut run = run_on(rig, &NAMES).args(["--ttl", ttl(rig)]).probe(["signals", "exit:TERM=3"]).spawn();
+    let mut run = run_on(rig, &NAMES).args(["--ttl", &ttl(rig)]).probe(["signals", "exit:TERM=3"]).spawn();
     run.await_ready();
     lose(rig, name);
     let output = run.wait();
@@ -176,15 +177,17 @@ pub async fn removing_one_lock_loses_all(rig: &mut dyn Rig) {
 }
 
 pub async fn held_locks_are_renewed_while_the_next_is_waited_for(rig: &mut dyn Rig) {
+    // Renewed in time on a busy machine; and half of the lease is left when the wait ends, as a start requires.
+    const LEASE: u64 = 5;
     let mut holder = Client::new(rig, "y").elsewhere();
     holder.acquire().await;
     let mut run = run_on(rig, &["y", "x"])
-        .args(["-v", "--ttl", &rig.ttl(2), "--wait", "forever"])
+        .args(["-v", "--ttl", &rig.ttl(LEASE), "--wait", "forever"])
         .sh("echo ran")
         .spawn();
     run.await_stderr("y is held by elsewhere ");
     let longer = match rig.has_leases() || rig.has_sessions() {
-        true => rig.end_of_lease(Duration::from_secs(2)),
+        true => rig.end_of_lease(Duration::from_secs(LEASE)),
         false => Duration::from_millis(200),
     };
     let mut x = Client::new(rig, "x");
@@ -244,12 +247,12 @@ pub async fn a_holder_that_waits_for_its_next_lock_is_shown_as_waiting(rig: &mut
 /// Whoever asks, however often the locks are renewed meanwhile, and whichever of them are asked for together.
 pub async fn the_time_of_a_grant_is_the_same_in_every_answer(rig: &mut dyn Rig) {
     let mut run = run_on(rig, &NAMES)
-        .args(["--ttl", &rig.ttl(2)])
+        .args(["--ttl", &rig.ttl(6)])
         .stdin(Stdio::piped())
         .sh("echo ready; exec cat")
         .spawn();
     run.await_ready();
-    let end = tokio::time::Instant::now() + Duration::from_millis(1_200);
+    let end = tokio::time::Instant::now() + Duration::from_millis(2_300);
     let mut first = None;
     while first.is_none() || tokio::time::Instant::now() < end {
         for names in [&["x", "y", "z"], &["z", "y", "x"]] {
@@ -275,7 +278,7 @@ pub async fn a_lock_lost_while_the_next_is_waited_for_is_acquired_again(rig: &mu
     holder.acquire().await;
     let text = "echo $DLOCK_FENCING_TOKEN";
     let mut run =
-        run_on(rig, &["x", "y"]).args(["-v", "--ttl", ttl(rig), "--wait", "forever"]).sh(text).spawn();
+        run_on(rig, &["x", "y"]).args(["-v", "--ttl", &ttl(rig), "--wait", "forever"]).sh(text).spawn();
     run.await_stderr("y is held by elsewhere ");
     let before = rig.waiters("y");
     // A run that notices the loss at once could be the first to acquire the lock again.
@@ -293,7 +296,8 @@ pub async fn a_lock_lost_while_the_next_is_waited_for_is_acquired_again(rig: &mu
     other.release().await;
     holder.release().await;
     let output = run.wait();
-    let fencing = dlock::lock::FencingToken::new(output.stdout.trim().parse().unwrap());
-    assert!(output.exit == Exit::Code(0) && fencing > between, "{output:?}");
+    let fencing = output.stdout.trim().parse().ok().and_then(dlock::lock::FencingToken::new);
+    let is_later = fencing > between || !rig.has_fencing_tokens();
+    assert!(output.exit == Exit::Code(0) && is_later, "{output:?}");
     assert_free(rig, &["x", "y"]).await;
 }

@@ -1,8 +1,8 @@
 //! Shared and exclusive: readers share, a writer is alone, and neither starves the other.
 
 use super::exclusion::{holding, let_end};
-use super::queue::CLAIM_AT_LEAST;
-use crate::stores::conformance::client::{Client, LONG, until};
+use super::queue::{CLAIM_AT_LEAST, Rounds};
+use crate::stores::conformance::client::{Client, LONG, granted, refusal, until};
 use crate::stores::conformance::rig::Rig;
 use crate::support::SOON;
 use crate::support::running::{Exit, Running};
@@ -113,15 +113,24 @@ pub async fn runs_share_according_to_their_options(rig: &mut dyn Rig) {
 }
 
 pub async fn a_waiting_writer_blocks_later_readers(rig: &mut dyn Rig) {
-    let mut first = reading(rig, 1).await.remove(0);
-    let (mut writing, mut later) = (writer(rig), reader(rig));
-    assert_eq!(writing.queue().await.position, Some(1));
-    let busy = reader(rig).busy().await;
-    assert_eq!(busy.holders[0].identity, Some(first.claim.identity.clone()));
-    assert!(!busy.promised);
-    assert_eq!(later.queue().await.position, Some(2));
-    first.release().await;
-    assert!(later.queue().await.promised, "it is the writer's turn");
+    let rounds = Rounds::begin();
+    let (mut writing, mut later) = loop {
+        let mut first = reading(rig, 1).await.remove(0);
+        let (mut writing, mut later) = (writer(rig), reader(rig));
+        assert_eq!(writing.queue().await.position, Some(1));
+        let busy = reader(rig).busy().await;
+        assert_eq!(busy.holders[0].identity, Some(first.claim.identity.clone()));
+        assert!(!busy.promised);
+        assert_eq!(later.queue().await.position, Some(2));
+        let released = Instant::now();
+        first.release().await;
+        let reply = later.wait_in_line().await;
+        if !rig.may_have_passed(released) {
+            assert!(refusal(reply).promised, "it is the writer's turn");
+            break (writing, later);
+        }
+        rounds.end([writing, later]).await;
+    };
     writing.claim_turn().await;
     later.queue().await;
     writing.release().await;
@@ -171,20 +180,32 @@ pub async fn a_writer_is_not_starved(rig: &mut dyn Rig) {
 }
 
 pub async fn all_readers_at_the_head_are_called_together(rig: &mut dyn Rig) {
-    let mut holder = writer(rig);
-    holder.acquire().await;
-    let modes = [Mode::Shared, Mode::Shared, Mode::Shared, Mode::Exclusive, Mode::Shared];
-    let mut line = Vec::new();
-    for (before, mode) in modes.into_iter().enumerate() {
-        let mut client = Client::new(rig, "x").in_mode(mode);
-        assert_eq!(client.queue().await.position, u32::try_from(before + 1).ok());
-        line.push(client);
-    }
-    holder.release().await;
-    // None of them depends on requests of the others.
-    for index in [2, 1, 0] {
-        line[index].claim_turn().await;
-    }
+    let rounds = Rounds::begin();
+    let mut line = loop {
+        let mut holder = writer(rig);
+        holder.acquire().await;
+        let modes = [Mode::Shared, Mode::Shared, Mode::Shared, Mode::Exclusive, Mode::Shared];
+        let mut line = Vec::new();
+        for (before, mode) in modes.into_iter().enumerate() {
+            let mut client = Client::new(rig, "x").in_mode(mode);
+            assert_eq!(client.queue().await.position, u32::try_from(before + 1).ok());
+            line.push(client);
+        }
+        let released = Instant::now();
+        holder.release().await;
+        // None of them depends on requests of the others.
+        let mut replies = Vec::new();
+        for index in [2, 1, 0] {
+            replies.push(line[index].wait_in_line().await);
+        }
+        if !rig.may_have_passed(released) {
+            for reply in replies {
+                granted(reply);
+            }
+            break line;
+        }
+        rounds.end(line).await;
+    };
     for (index, place) in [(3, 1), (4, 2)] {
         let busy = line[index].queue().await;
         assert_eq!((busy.position, busy.promised, busy.holders.len()), (Some(place), false, 3));
@@ -304,7 +325,7 @@ pub async fn a_killed_shared_run_is_released(rig: &mut dyn Rig) {
     let inherited_lock = rig.place().inherited_lock();
     let mut dying = rig
         .run()
-        .args(["--ttl", "2s", "--shared"])
+        .args(["--ttl", &rig.ttl(5), "--shared"])
         .probe(["--inherited-lock", inherited_lock.path(), "ignore-term"])
         .spawn();
     dying.await_ready();

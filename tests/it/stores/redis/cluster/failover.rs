@@ -1,6 +1,6 @@
 //! F26: a master dies while one of its locks is held, and its replica is promoted.
 
-use super::{KEY, assert_ends_well, assert_ran, await_renewal, holder, let_go, run};
+use super::{KEY, assert_ends_well, assert_ran, await_discovery, await_renewal, holder, let_go, run};
 use crate::support::SOON;
 use crate::support::cluster::{Cluster, Plan};
 use crate::support::place::Place;
@@ -34,10 +34,7 @@ fn a_hold_continues_on_a_promoted_replica_that_has_the_lock() {
     let master = cluster.node_of(KEY);
     // Only the master is given: the others are discovered.
     let mut held = holder(run(&place, &cluster.url_of(&[master]), "60s"), "go");
-    until(SOON, "a holder that knows the other nodes", || {
-        let stats = cluster.node(master).command(&["INFO", "commandstats"]).text();
-        stats.contains("cmdstat_cluster|slots:")
-    });
+    await_discovery(&cluster, master);
     await_replica(&cluster, master, KEY);
     let mut waiter = run(&place, &cluster.url(), "60s").args(["--wait", "forever"]).sh("echo ran").spawn();
     super::await_line(&cluster, "x", 1);
@@ -58,6 +55,7 @@ fn renewal_follows_a_promoted_replica() {
     let (mut cluster, place) = (with_replicas(), Place::new());
     let master = cluster.node_of(KEY);
     let mut held = holder(run(&place, &cluster.url_of(&[master]), "15s"), "go");
+    await_discovery(&cluster, master);
     await_renewal(&cluster, KEY);
     await_replica(&cluster, master, KEY);
     cluster.node_mut(master).kill();

@@ -69,9 +69,9 @@ fn status_watches_a_lock_on_another_node() {
 #[test]
 fn history_is_kept_with_the_lock() {
     let (cluster, place) = (Cluster::lent(), Place::new());
-    assert_eq!(run(&place, &cluster.url(), "3s").sh("exit 3").output().exit, Exit::Code(3));
+    assert_eq!(run(&place, &cluster.url(), "30s").sh("exit 3").output().exit, Exit::Code(3));
     cluster.move_slot(KEY, another(&cluster, KEY));
-    assert_eq!(run(&place, &cluster.url(), "3s").sh("exit 4").output().exit, Exit::Code(4));
+    assert_eq!(run(&place, &cluster.url(), "30s").sh("exit 4").output().exit, Exit::Code(4));
     let output = status(&place, &cluster).args(["--history", "x"]).output();
     assert_eq!(output.exit, Exit::Code(0), "{}", output.stderr);
     let outcomes: Vec<&str> = output.stdout.lines().filter(|line| line.contains(" exit ")).collect();
@@ -98,19 +98,19 @@ fn a_token_stays_valid_over_a_slot_migration() {
     let take = place.bare().arg("acquire").args(["-b", &url, "--ttl", "60s", "x"]).output();
     assert_eq!(take.exit, Exit::Code(0), "{}", take.stderr);
     let token = take.stdout.trim().to_owned();
-    let exit_of = |what: &str| {
-        let command = place.bare().arg(what).args(["-b", &url, "--connect-timeout", "300ms", "x"]);
+    let exit_of = |what: &str, patience: &str| {
+        let command = place.bare().arg(what).args(["-b", &url, "--connect-timeout", patience, "x"]);
         command.env("DLOCK_TOKEN", &token).output()
     };
     let succeeds = |what: &str| {
-        let output = exit_of(what);
+        let output = exit_of(what, "5s");
         assert_eq!(output.exit, Exit::Code(0), "{what}: {}", output.stderr);
     };
     let moving = cluster.begin(KEY, another(&cluster, KEY));
     for key in cluster.left(moving) {
         cluster.migrate(moving, &[&key]);
         for what in ["check", "renew"] {
-            let output = exit_of(what);
+            let output = exit_of(what, "300ms");
             assert!(matches!(output.exit, Exit::Code(0 | 69)), "{what}: {output:?}");
         }
     }

@@ -34,7 +34,7 @@ fn run(place: &Place, url: &str, ttl: &str) -> Dlock {
 #[track_caller]
 fn holder(run: Dlock, go: &str) -> Running {
     let go = run.place().arg(go);
-    let mut holder = run.sh(&format!("echo ready; until [ -e '{go}' ]; do sleep 0.02; done")).spawn();
+    let mut holder = run.sh(&format!("echo ready; until [ -e '{go}' ]; do sleep 0.05; done")).spawn();
     holder.await_ready();
     holder
 }
@@ -77,6 +77,15 @@ fn left(cluster: &Cluster, key: &str) -> i64 {
 #[track_caller]
 fn await_renewal(cluster: &Cluster, key: &str) {
     crate::support::redis::await_renewal(|| left(cluster, key));
+}
+
+/// Waits until a holder has asked this node for the other ones.
+#[track_caller]
+fn await_discovery(cluster: &Cluster, node: usize) {
+    until(SOON, "a holder that knows the other nodes", || {
+        let stats = cluster.node(node).command(&["INFO", "commandstats"]).text();
+        stats.contains("cmdstat_cluster|slots:")
+    });
 }
 
 /// Waits until this many are in the queue, and returns their tokens.

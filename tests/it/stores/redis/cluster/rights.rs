@@ -26,8 +26,8 @@ fn url(cluster: &Cluster) -> String {
 
 #[track_caller]
 fn holder(cluster: &Cluster, place: &Place) -> Running {
-    let run = place.run().no_backend().env("DLOCK_BACKEND", url(cluster)).args(["--ttl", "2s"]);
-    super::holder(run, "go")
+    let run = place.run().no_backend().env("DLOCK_BACKEND", url(cluster));
+    super::holder(run.args(["--ttl", "4s", "--grace", "100ms"]), "go")
 }
 
 #[test]

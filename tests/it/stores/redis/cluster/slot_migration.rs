@@ -2,9 +2,10 @@
 
 use super::await_renewal;
 use super::{KEY, another, assert_ends_well, assert_held, assert_ran, await_nothing_left};
-use super::{holder, let_go, run};
+use super::{holder, let_go};
 use crate::support::SOON;
 use crate::support::cluster::{Cluster, Move};
+use crate::support::dlock::Dlock;
 use crate::support::place::Place;
 use crate::support::resp::Value;
 use crate::support::running::{Exit, Running};
@@ -12,8 +13,13 @@ use crate::support::wait::{throughout, until};
 use std::time::Duration;
 
 /// The lease, and a time longer than that.
-const TTL: &str = "2s";
-const LONGER: Duration = Duration::from_millis(2500);
+const TTL: &str = "4s";
+const LONGER: Duration = Duration::from_millis(4500);
+
+/// With a short grace, so that a renewal may be late.
+fn run(place: &Place, url: &str, ttl: &str) -> Dlock {
+    super::run(place, url, ttl).args(["--grace", "100ms"])
+}
 
 /// Asserts that for longer than a lease the lock is held, and no other client gets it.
 #[track_caller]
@@ -131,7 +137,7 @@ fn a_lock_is_released_where_all_its_keys_have_moved() {
 #[test]
 fn a_shared_lock_is_kept_over_a_slot_migration() {
     let (cluster, place) = (Cluster::lent(), Place::new());
-    let share = || holder(run(&place, &cluster.url(), TTL).arg("--shared"), "go");
+    let share = || holder(run(&place, &cluster.url(), "8s").arg("--shared"), "go");
     let mut holders = [share(), share()];
     cluster.move_slot(KEY, another(&cluster, KEY));
     await_renewal(&cluster, KEY);
@@ -186,7 +192,7 @@ fn a_lock_with_keys_still_on_the_other_node_is_waited_for() {
 
     let moving = cluster.begin(KEY, another(&cluster, KEY));
     let impatient =
-        run(&place, &cluster.url(), TTL).args(["--connect-timeout", "300ms"]).sh("echo ran").output();
+        run(&place, &cluster.url(), TTL).args(["--connect-timeout", "1s"]).sh("echo ran").output();
     assert_eq!((impatient.exit, impatient.stdout.as_str()), (Exit::Code(69), ""), "{}", impatient.stderr);
     assert!(impatient.stderr.contains("are being migrated to 127.0.0.1:"), "{}", impatient.stderr);
     cluster.finish(moving);

@@ -47,7 +47,7 @@ impl Fixture {
     /// A run with a short lease that holds `x` until its standard input is closed.
     #[track_caller]
     fn holding(&self, options: &[&str]) -> Running {
-        let run = self.run().args(["--ttl", "3s"]).args(options).stdin(Stdio::piped());
+        let run = self.run().args(["--ttl", "6s"]).args(options).stdin(Stdio::piped());
         let mut run = run.sh("echo ready; exec cat").spawn();
         run.await_ready();
         run

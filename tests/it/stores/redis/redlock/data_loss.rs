@@ -8,7 +8,7 @@ use crate::support::wait::until;
 /// F33: the holder is at exactly three of five, one of these loses its data, and the two others are back.
 #[test]
 fn a_node_that_lost_the_holder_admits_no_other_before_its_command_is_dead() {
-    let mut fixture = Fixture::old();
+    let mut fixture = Fixture::old().ttl("6s");
     fixture.masters.kill(3);
     fixture.masters.kill(4);
     let mut run = fixture.witness();
@@ -19,7 +19,8 @@ fn a_node_that_lost_the_holder_admits_no_other_before_its_command_is_dead() {
     fixture.masters.restart_empty(3);
     fixture.masters.restart_empty(4);
     fixture.age(&[3, 4]);
-    let mut next_holder = fixture.next_holder();
+    // Where the servers start slowly, the command may be dead by now.
+    let mut next_holder = fixture.contender();
     fixture.inherited_lock.await_free();
     run.signal(nix::sys::signal::Signal::SIGCONT);
     assert_eq!(run.wait().exit, Exit::Code(76));
@@ -41,7 +42,7 @@ fn a_node_that_lost_its_data_does_not_vote_for_one_lease() {
 
 #[test]
 fn too_many_nodes_without_their_data_are_reported() {
-    let mut fixture = Fixture::old();
+    let mut fixture = Fixture::old().ttl("6s");
     for node in [0, 1, 2] {
         fixture.masters.restart_empty(node);
     }
@@ -50,7 +51,7 @@ fn too_many_nodes_without_their_data_are_reported() {
         &output,
         "3 of 5 nodes have lost their data or are new, and do not count for another ",
     );
-    assert_eq!(fixture.traces(&ALL), [""; 0]);
+    fixture.assert_no_traces(&ALL);
     // After a lease they vote.
     assert_eq!(fixture.run().args(["--retry", "20s"]).command(["true"]).output().exit, Exit::Code(0));
 }
@@ -94,7 +95,7 @@ fn nodes_restored_together_from_snapshots_are_not_new() {
 /// A snapshot restores an older counter, which must not be continued.
 #[test]
 fn fencing_tokens_grow_over_a_node_restored_with_an_older_counter() {
-    let mut fixture = Fixture::old().ttl("1s");
+    let mut fixture = Fixture::old().ttl("5s");
     let first = fixture.token();
     for node in [0, 1, 2] {
         fixture.masters.node(node).save();
@@ -112,7 +113,7 @@ fn fencing_tokens_grow_over_a_node_restored_with_an_older_counter() {
 
 #[test]
 fn a_run_outlives_restarts_of_all_nodes_one_after_another() {
-    let mut fixture = Fixture::old();
+    let mut fixture = Fixture::old().ttl("6s");
     let run = fixture.witness();
     fixture.await_held_at(&ALL);
     let (url, place) = (fixture.masters.url(), fixture.place.clone());
@@ -126,27 +127,27 @@ fn a_run_outlives_restarts_of_all_nodes_one_after_another() {
         fixture.masters.restart_empty(node);
         fixture.await_held_at(&ALL);
     }
-    assert_eq!(fixture.counters(&ALL), [token; 5], "each was told of the token");
+    until(SOON, "a node that was told of the token", || fixture.counters(&ALL) == [token; 5]);
     assert_eq!(shown()["locks"][0]["holders"][0]["fencing_token"], token);
     fixture.assert_undisturbed(run);
-    assert_eq!(fixture.traces(&ALL), [""; 0]);
+    fixture.assert_no_traces(&ALL);
 }
 
 #[test]
 fn a_nested_run_outlives_restarts_of_all_nodes() {
-    let mut fixture = Fixture::old();
+    let mut fixture = Fixture::old().ttl("6s");
     let inner = [
         crate::support::dlock::BINARY,
         "run",
         "-b",
         &fixture.masters.url(),
         "--ttl",
-        "3s",
+        "6s",
         "x",
         "--",
         "sh",
         "-c",
-        "echo ready; while ! test -e go; do sleep 0.01; done",
+        "echo ready; while ! test -e go; do sleep 0.05; done",
     ]
     .map(str::to_owned);
     let mut run = fixture.run().command(inner).spawn();

@@ -1,7 +1,13 @@
 //! `dlock doctor` on several nodes.
 
 use super::fixture::Fixture;
+use crate::run::faults::shim::Clocks;
+use crate::support::SOON;
+use crate::support::doctor::{assert_found, assert_run_agrees, findings};
+use crate::support::place::Place;
+use crate::support::redis::Redis;
 use crate::support::running::Exit;
+use crate::support::wait::until;
 use serde_json::Value;
 use std::time::Instant;
 
@@ -30,7 +36,7 @@ fn five_independent_masters_are_healthy() {
     assert_eq!(doctor(&fixture, &url, "clocks").1[0].0, "ok");
     let locks = doctor(&fixture, &url, "lock").1;
     assert_eq!(locks.len(), 5, "one was tried at each: {locks:?}");
-    assert_eq!(fixture.traces(&super::fixture::ALL), [""; 0]);
+    fixture.assert_no_traces(&super::fixture::ALL);
 }
 
 #[test]
@@ -91,6 +97,56 @@ fn an_even_number_of_nodes_is_reported() {
     assert_eq!((output.exit, output.stderr.as_str()), (Exit::Code(0), ""));
     let even = "4 nodes tolerate the loss of 1, as 3 do: one more, or one less, is better";
     assert_eq!(doctor(&fixture, &url, "nodes").1, is("warning", even));
+}
+
+/// The others suffice; if they do not, a run ends with the status of the refusal.
+#[test]
+fn a_node_that_rejects_the_password_is_named_with_its_remedy() {
+    let fixture = Fixture::new();
+    let nodes = &fixture.masters;
+    let add = |node: usize, password: &str| {
+        nodes.node(node).command(&["ACL", "SETUSER", "web", "reset", "on", password, "~*", "&*", "+@all"]);
+    };
+    (0..5).for_each(|node| add(node, if node == 1 { ">other" } else { ">s3cret" }));
+    let url = nodes.url().replace("redlock://", "redlock://web:s3cret@");
+    let found = format!("127.0.0.1:{}: wrong username or password", nodes.node(1).port());
+    let (exit, rejected) = doctor(&fixture, &url, "authentication");
+    assert_eq!(exit, Exit::Code(0));
+    assert!(
+        rejected.iter().any(|(level, text)| level == "warning" && text.starts_with(&found)),
+        "{rejected:?}"
+    );
+    let quorum = "4 of 5 nodes are available, and a lock needs 3: 1 more may fail";
+    assert_eq!(doctor(&fixture, &url, "quorum").1, is("warning", quorum));
+    [0, 2, 3, 4].iter().for_each(|node| add(*node, ">other"));
+    let output = crate::support::doctor::doctor(&url);
+    assert_found(&output, "problem", "quorum", "0 of 5 nodes are available, and a lock needs 3");
+    assert_run_agrees(&url, "quorum", 77, "restore the other nodes");
+    nodes.command(&["ACL", "DELUSER", "web"]);
+}
+
+/// An address stands once in a finding.
+#[test]
+fn nodes_with_different_clocks_are_a_warning() {
+    let place = Place::new();
+    let clocks = Clocks::new(&place);
+    let nodes = [Redis::start(), Redis::start_preloaded(&clocks.variables()), Redis::start()];
+    let [one, ahead, other] = nodes.each_ref().map(|node| format!("127.0.0.1:{}", node.port()));
+    let url = format!("redlock://{one},{ahead},{other}");
+    clocks.set_wall(60);
+    until(SOON, "a server that has seen its clock", || {
+        let clocks = findings(&crate::support::doctor::doctor(&url));
+        clocks.iter().any(|finding| {
+            let found = finding["found"].as_str().unwrap_or_default();
+            finding["check"] == "clocks"
+                && finding["level"] == "warning"
+                && found.starts_with(&format!("the clock of {ahead} is 1m"))
+        })
+    });
+    for finding in findings(&crate::support::doctor::doctor(&url)) {
+        let found = finding["found"].as_str().unwrap_or_default();
+        assert!([&one, &ahead, &other].iter().all(|node| found.matches(*node).count() < 2), "{finding}");
+    }
 }
 
 /// They are asked side by side: together they take as long as one.

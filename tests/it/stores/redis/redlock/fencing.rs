@@ -272,7 +272,7 @@ fn a_nested_claim_gets_the_token_that_a_majority_has_given() {
         late.hold(Way::Down);
         let grant = outer.acquire().await;
         until("the late grant", || fixture.held_at(&[2]) == [true]).await;
-        slow.delay(Way::Down, Duration::from_millis(300));
+        slow.delay(Way::Down, Duration::from_millis(100));
         let mut inner = client(port(0), slow.port(), port(2));
         inner.claim.outer = vec![outer.claim.token.clone()];
         inner.claim.requires_outer_hold = true;

@@ -10,11 +10,16 @@ use crate::support::pool::Lent;
 use crate::support::resp::Value;
 use crate::support::running::{Exit, Output, Running};
 use crate::support::wait::until;
+use std::time::Duration;
 
 /// The key of the lock.
 pub const KEY: &str = "dlock:x";
 /// The key of its counter.
 const COUNTER: &str = "dlock#fencing:{dlock:x}";
+
+/// How long a node may take to receive what was sent to it when a run ended. What is left there stays for longer: two
+/// thirds of a lease of six seconds or more.
+const STRAGGLING: Duration = Duration::from_secs(3);
 
 /// Five masters for one test only.
 pub struct Fixture {
@@ -28,11 +33,11 @@ pub struct Fixture {
 }
 
 impl Fixture {
-    /// On masters without any data of dlock, with a lease of 3 s.
+    /// On masters without any data of dlock, with a lease that is not renewed while a test runs.
     pub fn new() -> Self {
         let place = Place::new();
         let inherited_lock = place.inherited_lock();
-        Self { place, masters: Masters::lent(), inherited_lock, ttl: "3s".to_owned() }
+        Self { place, masters: Masters::lent(), inherited_lock, ttl: "60s".to_owned() }
     }
 
     /// On masters whose data is old enough that they vote.
@@ -105,11 +110,17 @@ impl Fixture {
     /// returns.
     #[track_caller]
     pub fn next_holder(&self) -> Running {
-        let run =
-            self.run().args(["-v", "--wait", "forever"]).probe(["next-holder", self.inherited_lock.path()]);
-        let mut next_holder = run.spawn();
+        let mut next_holder = self.contender();
         next_holder.await_stderr("waiting");
         next_holder
+    }
+
+    /// The same run, which may have the lock already.
+    pub fn contender(&self) -> Running {
+        self.run()
+            .args(["-v", "--wait", "forever"])
+            .probe(["next-holder", self.inherited_lock.path()])
+            .spawn()
     }
 
     /// Whether the lock is held at these nodes.
@@ -124,6 +135,39 @@ impl Fixture {
         until(SOON, "a lock at these nodes", || self.held_at(nodes).iter().all(|held| *held));
     }
 
+    /// Waits until each of these nodes has renewed the lock since this was called.
+    #[track_caller]
+    pub fn await_renewals_at(&self, nodes: &[usize]) {
+        let mut waiting: Vec<(usize, i64)> = nodes.iter().map(|node| (*node, i64::MAX)).collect();
+        until(SOON, "a renewal at each of these nodes", || {
+            waiting.retain_mut(|(node, last)| {
+                let left = self.masters.node(*node).command(&["PTTL", KEY]).int();
+                left <= std::mem::replace(last, left)
+            });
+            waiting.is_empty()
+        });
+    }
+
+    /// Waits a moment until the lock is free at all these nodes.
+    #[track_caller]
+    pub fn await_free_at(&self, nodes: &[usize]) {
+        until(STRAGGLING, "a free lock at these nodes", || self.held_at(nodes).iter().all(|held| !held));
+    }
+
+    /// Asserts that a moment after the end of the runs these nodes have no keys of the lock but the permanent ones.
+    #[track_caller]
+    pub fn assert_no_traces(&self, nodes: &[usize]) {
+        self.assert_no_traces_of(nodes, "");
+    }
+
+    /// The same for the keys whose names contain this.
+    #[track_caller]
+    pub fn assert_no_traces_of(&self, nodes: &[usize], what: &str) {
+        until(STRAGGLING, "no traces of the lock", || {
+            !self.traces(nodes).iter().any(|key| key.contains(what))
+        });
+    }
+
     /// The keys of the lock at these nodes, except the permanent ones.
     pub fn traces(&self, nodes: &[usize]) -> Vec<String> {
         let keys = |node: &usize| self.masters.node(*node).command(&["KEYS", "*"]).texts();
@@ -132,10 +176,13 @@ impl Fixture {
         keys
     }
 
-    /// The counter of each of these nodes.
+    /// The counter of each of these nodes; 0 where there is none.
     pub fn counters(&self, nodes: &[usize]) -> Vec<u64> {
-        let get = |node: &usize| self.masters.node(*node).command(&["GET", COUNTER]);
-        nodes.iter().map(|node| get(node).text().parse().expect("a counter")).collect()
+        let counter = |node: &usize| match self.masters.node(*node).command(&["GET", COUNTER]) {
+            Value::Nil => 0,
+            counter => counter.text().parse().expect("a counter"),
+        };
+        nodes.iter().map(counter).collect()
     }
 
     /// Acquires the lock at some nodes as another program does.

@@ -2,7 +2,9 @@
 
 use super::stage::{FakeReply, FakeService};
 use crate::support::SOON;
+use crate::support::doctor::assert_run_agrees;
 use crate::support::place::Place;
+use crate::support::postgres::Postgres;
 use crate::support::running::{Exit, Output};
 use crate::support::sentinels::Sentinels;
 use std::time::Instant;
@@ -135,4 +137,18 @@ fn sentinels_without_any_service_are_a_problem() {
     assert_eq!(output.exit, Exit::Code(1), "{}", output.stdout);
     let seen = findings(&output, &["agreement"]);
     assert_eq!(seen, owned([("problem", "no sentinel knows the master of 'locks'".to_owned())]));
+    assert_run_agrees(&stage.url(), "agreement", 78, "see the findings above");
+}
+
+#[test]
+fn a_server_of_another_kind_is_named() {
+    let other = Postgres::lent();
+    let url = format!("redis-sentinel://127.0.0.1:{}/locks/0", other.port());
+    let output = examine(&url);
+    let found =
+        format!("127.0.0.1:{}: the server speaks the protocol of PostgreSQL, not of Redis", other.port());
+    assert_eq!(findings(&output, &["sentinels"]), owned([("warning", found)]));
+    assert!(output.stdout.contains("use postgres://, or check the host"), "{}", output.stdout);
+    assert_run_agrees(&url, "agreement", 78, "see the findings above");
+    assert_run_agrees("redis-sentinel://127.0.0.1:1/locks/0", "agreement", 69, "see the findings above");
 }

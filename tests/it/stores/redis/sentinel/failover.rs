@@ -120,7 +120,7 @@ fn a_hold_continues_when_the_master_hangs() {
     let group = Sentinels::lent();
     let fixture = Fixture::on(&group);
     // One of the renewals hangs.
-    let run = fixture.witness(fixture.place.run().backend(&fixture.url).args(["--ttl", "15s"]));
+    let run = fixture.witness(fixture.place.run().backend(&fixture.url).args(["--ttl", "30s"]));
     group.await_replicas();
     let former = group.master_number();
     group.set_down_after(Duration::from_millis(500));

@@ -21,7 +21,10 @@ fn distrust(run: &mut Running) {
 fn assert_undisturbed(stage: &FakeService, mut run: Running) {
     run.assert_running();
     stage.go();
-    assert_eq!(run.wait().outcome(), (Exit::Code(5), "ready\n", ""));
+    let output = run.wait();
+    assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(5), "ready\n"), "{}", output.stderr);
+    // On a busy machine, a renewal may take until half of the lease has passed.
+    assert_eq!(output.after_renewal_warnings(), [""; 0]);
 }
 
 #[track_caller]
@@ -30,10 +33,10 @@ fn assert_lost_by_fail_over(stage: &FakeService, mut run: Running) {
     let line = format!(
         "dlock: x on {}: the lock was lost: the store has failed over to a server that does not have it; the \
         command was \
-         stopped\n",
+         stopped",
         stage.url()
     );
-    assert_eq!((output.exit, output.stderr.as_str()), (Exit::Code(76), line.as_str()));
+    assert_eq!((output.exit, output.after_renewal_warnings()), (Exit::Code(76), vec![line.as_str()]));
     assert!(stage.inherited_lock.is_free(), "somebody is left");
 }
 
@@ -146,8 +149,8 @@ fn silent_sentinels_do_not_affect_a_hold() {
         [FakeReply::Hangs, FakeReply::Refuses, FakeReply::KnowsNothing],
     ] {
         let stage = FakeService::new();
-        // The attempts are short.
-        let run = stage.witness(stage.run_with_ttl("1s"));
+        // The attempts are short: less than half a second.
+        let run = stage.witness(stage.run_with_ttl("3s").args(["--grace", "300ms"]));
         stage.all_say(says);
         for _ in 0..4 {
             stage.await_renewal(0);

@@ -37,7 +37,7 @@ fn a_lock_confirmed_by_too_few_replicas_is_released() {
     let stage = FakeService::with_replica();
     let run = stage.run().backend(url(&stage, 2)).command(["touch", "ran"]);
     let output = run.output();
-    assert_eq!(output.outcome(), (Exit::Code(69), "", too_few(&stage, 1, 2, 750).as_str()));
+    assert_eq!(output.outcome(), (Exit::Code(69), "", too_few(&stage, 1, 2, 1000).as_str()));
     assert!(!stage.is_held(0), "the lock is left");
     assert!(!stage.place.path("ran").exists(), "the command ran");
 }

@@ -179,9 +179,9 @@ impl FakeService {
         format!("redis-sentinel://{}/{SERVICE}/0", self.hosts())
     }
 
-    /// `dlock run` on the lock `x`, with a lease of 3 s.
+    /// `dlock run` on the lock `x`, with a lease of 6 s.
     pub fn run(&self) -> Dlock {
-        self.run_with_ttl("3s")
+        self.run_with_ttl("6s")
     }
 
     /// `dlock run` on the lock `x`.

@@ -28,7 +28,7 @@ fn without(commands: &[&str]) -> Redis {
 #[track_caller]
 fn a_lock_lives(place: &Place, url: &str, left: impl Fn() -> i64) {
     let run = || -> Dlock { place.run().no_backend().env("DLOCK_BACKEND", url) };
-    let mut holder = run().args(["--ttl", "1s"]).stdin(Stdio::piped()).sh("echo ready; exec cat").spawn();
+    let mut holder = run().args(["--ttl", "6s"]).stdin(Stdio::piped()).sh("echo ready; exec cat").spawn();
     holder.await_ready();
     let refused = run().command(["true"]).output();
     assert_eq!(refused.exit, Exit::Code(75), "{}", refused.stderr);

@@ -36,7 +36,7 @@ fn a_lock_works_over_a_socket() {
     let (_redis, url) = server(&place, &[]);
     for url in [url.clone(), url.replace("redis+", "valkey+"), url.replace("//", ""), format!("{url}?db=3")] {
         let run = || place.run().backend(&url);
-        let mut holder = run().args(["--ttl", "1s"]).stdin(Stdio::piped()).sh("echo ready; exec cat").spawn();
+        let mut holder = run().args(["--ttl", "6s"]).stdin(Stdio::piped()).sh("echo ready; exec cat").spawn();
         holder.await_ready();
         let refused = run().command(["true"]).output();
         assert_eq!(refused.exit, Exit::Code(75), "{}", refused.stderr);

@@ -100,7 +100,10 @@ fn passes(line: &'static str) {
     // Release.
     relay.refuse("release", line, 1);
     drop(run.take_stdin());
-    assert_eq!(run.wait().outcome(), (Exit::Code(3), "ready\n", ""));
+    let output = run.wait();
+    assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(3), "ready\n"), "{}", output.stderr);
+    // On a busy machine, a renewal may take until half of the lease has passed.
+    assert_eq!(output.after_renewal_warnings(), [""; 0]);
     assert_eq!(left(), -2, "released after all");
     // Permanently.
     ends_a_hold_in_time(&relay, line);
@@ -110,13 +113,13 @@ fn passes(line: &'static str) {
 fn ends_a_hold_in_time(relay: &Relay, line: &'static str) {
     let code = line.split(' ').next().unwrap();
     relay.refuse("nothing", line, 0);
-    let mut run = relay.holder(&["--ttl", "1500ms"]);
+    let mut run = relay.holder(&["--ttl", "6s"]);
     relay.refuse("renew", line, FOR_EVER);
     let output = run.wait();
     assert_eq!(output.exit, Exit::Code(76), "{}", output.stderr);
     assert!(output.stderr.contains(code), "the reason: {}", output.stderr);
     until(SOON, "the end of the lease", || relay.redis.command(&["EXISTS", "dlock:x"]) == Value::Int(0));
-    let mut run = relay.holder(&["--ttl", "2s"]);
+    let mut run = relay.holder(&["--ttl", "6s"]);
     relay.refuse("release", line, FOR_EVER);
     drop(run.take_stdin());
     let output = run.wait();
@@ -175,7 +178,7 @@ each! { is_a_wrong_url:
 #[test]
 fn noscript_costs_one_more_request_each_time() {
     let relay = Relay::new();
-    let mut run = relay.holder(&["--ttl", "1s"]);
+    let mut run = relay.holder(&["--ttl", "6s"]);
     for _ in 0..3 {
         relay.refuse("renew", "NOSCRIPT No matching script. Please use EVAL.", 1);
         until(SOON, "a renewal by digest", || relay.fault().met == 1);
@@ -223,10 +226,10 @@ fn waiters_outlast_a_demotion_of_their_server() {
     let run = || place.run().backend(redis.url());
     let mut patient = run().args(["-v", "--wait", "forever"]).sh("echo ran").spawn();
     patient.await_stderr("waiting");
-    let mut impatient = run().args(["-v", "--wait", "4s"]).sh("echo ran").spawn();
+    let mut impatient = run().args(["-v", "--wait", "6s"]).sh("echo ran").spawn();
     impatient.await_stderr("waiting");
-    redis.command(&["DEL", "dlock:x"]);
-    redis.command(&["SET", "dlock:x", "somebody else", "PX", "200"]);
+    // It ends after the demotion. At no time before is there no lock.
+    redis.command(&["PEXPIRE", "dlock:x", "2000"]);
     demote(&redis, "1");
     // It sends requests until its wait expires, and reports the state and not that the lock is held.
     let output = impatient.wait();

@@ -1,0 +1,396 @@
+//! The store of one client: a lock is a key with a session, and beside it the key of its ledger.
+
+use std::mem;
+use std::time::Duration;
+
+use super::agent::{Agent, LOCK_FLAGS, Reading, Refused, identity, locking, storing};
+use super::location::Location;
+use super::passage::{Passage, State};
+use super::watch::Watch;
+use crate::backend::diagnosis::Diagnosis;
+use crate::backend::ledger::document::{DocumentStore, Documents, Revision, Seen, Shortcut};
+use crate::backend::ledger::waiting::{Waiting, calls};
+use crate::backend::ledger::{
+    Contender, GateLifetime, GateMode, Ledger, Occupant, Purpose, Store, WaiterEntry,
+};
+use crate::backend::{Change, Reply, StoreError, TryReply};
+use crate::clock::Moment;
+use crate::lock::{Claim, Holder, LockName};
+
+/// The longest ledger to which waiters are added: in a transaction it is a third longer, and may have 512 KiB.
+const LONGEST: usize = 300 << 10;
+
+/// A client of an agent. If it ends without a release, its locks end with their sessions, and its queue positions with
+/// their leases.
+pub(super) struct ConsulStore {
+    pub location: Location,
+    pub agent: Agent,
+    passages: Vec<Passage>,
+    waiting: Option<Waiting>,
+    watch: Option<Watch>,
+    /// What was read last.
+    last: Reading,
+    /// Consul has not let the last session of this client have a lock that nobody holds.
+    is_delayed: bool,
+    /// The ledger of this version was not replaced although nobody else had changed it, for this reason.
+    unstored: Option<(u64, String)>,
+    /// The sessions that have no lock any more.
+    ended: Vec<String>,
+}
+
+/// Returns a client of a location; does not connect.
+pub(super) fn contender(location: Location) -> Contender<ConsulStore> {
+    Contender::new(ConsulStore::new(location))
+}
+
+impl ConsulStore {
+    fn new(location: Location) -> ConsulStore {
+        ConsulStore {
+            agent: Agent::new(&location),
+            location,
+            passages: Vec::new(),
+            waiting: None,
+            watch: None,
+            last: Reading::default(),
+            is_delayed: false,
+            unstored: None,
+            ended: Vec::new(),
+        }
+    }
+
+    /// Returns the index of the passage for this claim.
+    fn place(&self, token: &str) -> Option<usize> {
+        self.passages.iter().position(|passage| passage.token == token)
+    }
+
+    /// Renews the session of a claim. A release may be repeated until a minimum hold time is over.
+    async fn renew(&mut self, purpose: &Purpose) -> Result<(), StoreError> {
+        let place = purpose.claim().and_then(|claim| self.place(claim.token.reveal()));
+        let Some(place) = place else { return Ok(()) };
+        let (passage, sent) = (&mut self.passages[place], Moment::now());
+        let is_recent = matches!(purpose, Purpose::Release(_)) && sent - passage.renewed < passage.ttl / 6;
+        if is_recent || !matches!(passage.state, State::Held | State::Intended) {
+            return Ok(());
+        }
+        match (self.agent.renew_session(&passage.session).await?, passage.state) {
+            (true, _) => passage.renewed = sent,
+            (false, State::Held) => passage.state = State::Lost,
+            (false, _) => drop(self.passages.remove(place)),
+        }
+        Ok(())
+    }
+
+    /// Ends the sessions that have no lock any more. If that fails, they end by themselves.
+    async fn destroy_ended(&mut self) {
+        for session in mem::take(&mut self.ended) {
+            let _ = self.agent.destroy_session(&session).await;
+        }
+    }
+
+    /// Returns who holds the lock.
+    fn occupants(&self, ledger: &Ledger) -> Vec<Occupant> {
+        let Some(session) = &self.last.session else { return Vec::new() };
+        let identity = identity(session);
+        let expired = ledger.holders.iter().find(|holder| identity.is_some() && holder.gate == identity);
+        let whose = expired.and_then(|holder| holder.identity()).map(|owner| {
+            format!(" of dlock on {} (pid {}), which has not been renewed in time", owner.host, owner.pid)
+        });
+        let hint = Some(format!("session {session}{}", whose.unwrap_or_default()));
+        vec![Occupant { identity, mode: GateMode::Exclusive, holder: Holder { hint, ..Holder::default() } }]
+    }
+
+    /// Returns what has changed for the client, if it is to be told.
+    fn notice(&mut self, name: &LockName, reading: &Reading) -> Option<Change> {
+        let before = mem::replace(&mut self.last, reading.clone());
+        let ledger = Ledger::parse(&reading.ledger).ok();
+        let is_waiting = |waiting: &&mut Waiting| waiting.name == *name;
+        if let Some(waiting) = self.waiting.as_mut().filter(is_waiting) {
+            let calls = ledger.as_ref().map(calls);
+            let change = waiting.change(calls.as_deref());
+            // A foreign program calls nobody.
+            let is_left = before.session.is_some() && reading.session.is_none() && waiting.is_next();
+            return change.or(is_left.then_some(Change::OurTurn));
+        }
+        let held = self.passages.iter().find(|one| one.name == *name && one.state == State::Held)?;
+        let is_lost = reading.session.as_ref() != Some(&held.session);
+        let mine = |ledger: &Ledger| {
+            ledger.holders.iter().any(|holder| holder.token == held.token && holder.revoked.is_none())
+        };
+        let is_kept = !is_lost && ledger.as_ref().is_some_and(mine);
+        let was_kept = Ledger::parse(&before.ledger).is_ok_and(|before| mine(&before));
+        (is_lost || (was_kept && !is_kept)).then_some(Change::Touched)
+    }
+}
+
+impl DocumentStore for ConsulStore {
+    /// The index of its last modification; 0 if there is none.
+    type Version = u64;
+
+    async fn load(
+        &mut self,
+        name: &LockName,
+        purpose: &Purpose,
+        _: &Shortcut,
+        _: Option<&Seen<u64>>,
+    ) -> Result<Seen<u64>, StoreError> {
+        self.renew(purpose).await?;
+        let (reading, sent) = self.agent.read(name, None).await?;
+        if reading.is_other {
+            let key = self.location.lock_key(name);
+            return Err(StoreError::Config(format!(
+                "the key {key} is not that of a lock (it lacks the flags {LOCK_FLAGS}): another program uses it, such as \
+                 consul lock -n"
+            )));
+        }
+        if let Some((version, why)) = self.unstored.take()
+            && version == reading.version
+        {
+            return Err(StoreError::Denied(format!("the ledger cannot be stored: {why}")));
+        }
+        self.last = reading;
+        self.is_delayed &= self.last.session.is_none();
+        let ledger = match self.last.version {
+            0 => Ledger::default(),
+            _ => Ledger::parse(&self.last.ledger)
+                .map_err(|why| StoreError::Config(format!("{name}: {why}")))?,
+        };
+        let session = self.last.session.as_deref();
+        for passage in self.passages.iter_mut().filter(|passage| passage.name == *name) {
+            passage.observe(session, holds(&ledger, &passage.token));
+        }
+        if matches!(purpose, Purpose::Release(_)) {
+            let lost = |one: &mut Passage| purpose.is_of(&one.token) && one.state == State::Lost;
+            self.ended.extend(self.passages.extract_if(.., lost).map(|passage| passage.session));
+            self.destroy_ended().await;
+        }
+        if purpose.claim().is_some() {
+            Watch::follow(&mut self.watch, &self.location, name, self.last.index);
+        }
+        let occupants = Some(self.occupants(&ledger));
+        Ok(Seen { ledger, version: self.last.version, now: self.agent.clock().now(), sent, occupants })
+    }
+
+    fn is_subscribed(&self, name: &LockName, waiter: &WaiterEntry) -> bool {
+        self.waiting.as_ref().is_some_and(|waiting| waiting.is(name, waiter.ticket))
+    }
+
+    async fn swap(
+        &mut self,
+        name: &LockName,
+        purpose: &Purpose,
+        version: u64,
+        revision: Revision<'_>,
+    ) -> Result<Option<u64>, StoreError> {
+        let ledger = revision.ledger;
+        let (lock, token) = (self.location.lock_key(name), token_of(purpose));
+        let is_kept = holds(ledger, token);
+        if is_kept && matches!(purpose, Purpose::Release(_)) {
+            // It is not over yet, and need not have been loaded.
+            self.renew(purpose).await?;
+        }
+        let place = self.place(token);
+        let locks = place.map(|place| &self.passages[place]).and_then(|passage| {
+            let is_granted = || ledger.holders.iter().any(|holder| holder.gate == passage.identity());
+            match passage.state {
+                State::Intended if is_granted() => Some(locking("lock", &lock, &passage.session)),
+                State::Held if !is_kept => Some(locking("unlock", &lock, &passage.session)),
+                _ => None,
+            }
+        });
+        let is_swapped = locks.is_some();
+        let mut operations: Vec<_> = locks.into_iter().collect();
+        operations.push(storing(&self.location.ledger_key(name), &ledger.to_json(), version));
+        match self.agent.transact(&operations).await? {
+            Ok(versions) => {
+                match place {
+                    Some(place) if is_kept => {
+                        let passage = &mut self.passages[place];
+                        passage.is_recorded = true;
+                        if is_swapped {
+                            passage.state = State::Held;
+                        }
+                    }
+                    Some(place) if is_swapped => self.ended.push(self.passages.remove(place).session),
+                    _ => {}
+                }
+                Waiting::note(&mut self.waiting, name, revision.effect, &calls(ledger));
+                self.destroy_ended().await;
+                Ok(versions.last().copied())
+            }
+            Err(Refused { operations: refused, why }) => {
+                if refused.contains(&(operations.len() - 1)) {
+                    self.unstored = Some((version, why));
+                } else if let Some(place) = place {
+                    match self.passages[place].state {
+                        State::Intended => {
+                            self.ended.push(self.passages.remove(place).session);
+                            self.is_delayed = true;
+                        }
+                        _ => self.passages[place].state = State::Lost,
+                    }
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    fn clock_lag(&self) -> Duration {
+        self.agent.clock().uncertainty()
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.last.ledger.len() > LONGEST
+    }
+
+    /// Consul notifies of the end of a hold, but not of that of a delay.
+    fn is_gate_watched(&self) -> bool {
+        self.last.session.is_some()
+    }
+
+    fn gate_lifetime(&self) -> Option<GateLifetime> {
+        Some(GateLifetime::Session)
+    }
+
+    fn passed(&self, purpose: &Purpose) -> Option<(u64, u64)> {
+        let token = purpose.claim()?.token.reveal();
+        let passage = self.passages.iter().find(|passage| passage.token == token)?;
+        passage.identity().filter(|_| passage.state != State::Lost)
+    }
+
+    fn has_lost_gate(&self, purpose: &Purpose) -> bool {
+        let lost = self.passages.iter().find(|passage| purpose.is_of(&passage.token));
+        lost.is_some_and(|passage| passage.state == State::Lost)
+    }
+
+    /// The lock is taken when the ledger is stored, in the same step.
+    async fn pass_gate(&mut self, purpose: &Purpose, claim: &Claim, _: GateMode) -> Result<bool, StoreError> {
+        if mem::take(&mut self.is_delayed) {
+            return Ok(false);
+        }
+        let mut sent = Moment::now();
+        let adopted = match (purpose, self.last.session.clone()) {
+            // The owner of the outer hold has died, and its session is still there.
+            (Purpose::Renew(_), Some(session)) => {
+                self.agent.renew_session(&session).await?.then_some((session, State::Held))
+            }
+            (_, Some(_)) => return Ok(false),
+            (_, None) => None,
+        };
+        let (session, state) = match adopted {
+            Some(adopted) => adopted,
+            None => {
+                sent = Moment::now();
+                (self.agent.create_session(claim.ttl).await?, State::Intended)
+            }
+        };
+        let token = claim.token.reveal();
+        self.passages.retain(|passage| passage.token != token);
+        let (token, name, ttl) = (token.to_owned(), claim.name.clone(), claim.ttl);
+        self.passages.push(Passage { token, name, session, ttl, renewed: sent, state, is_recorded: false });
+        Ok(true)
+    }
+
+    fn swaps_gate(&self) -> bool {
+        true
+    }
+
+    async fn leave_gate(&mut self, _: &Purpose, claim: &Claim, _: Duration) -> Result<bool, StoreError> {
+        let Some(place) = self.place(claim.token.reveal()) else { return Ok(false) };
+        let passage = &self.passages[place];
+        match passage.state {
+            State::Held if passage.is_recorded => return Ok(true),
+            State::Held => {
+                // Nothing of the hold is in the ledger, so that it may not be stored.
+                let unlock = locking("unlock", &self.location.lock_key(&claim.name), &passage.session);
+                let _ = self.agent.transact(&[unlock]).await?;
+            }
+            State::Intended => {}
+            State::Lost => return Ok(false),
+        }
+        self.ended.push(self.passages.remove(place).session);
+        self.destroy_ended().await;
+        Ok(true)
+    }
+}
+
+/// Returns whether a ledger has the hold of the claim with this token.
+fn holds(ledger: &Ledger, token: &str) -> bool {
+    ledger.holders.iter().any(|holder| holder.token == token)
+}
+
+/// Returns the token of the claim that a request is for; no claim has an empty one.
+fn token_of(purpose: &Purpose) -> &str {
+    purpose.claim().map(|claim| claim.token.reveal()).unwrap_or_default()
+}
+
+impl Store for ConsulStore {
+    type Shape = Documents<u64>;
+
+    fn display(&self) -> &str {
+        &self.location.display
+    }
+
+    fn connect(&mut self) -> TryReply<'_, ()> {
+        Box::pin(self.agent.connect())
+    }
+
+    fn list(&mut self) -> TryReply<'_, Vec<LockName>> {
+        Box::pin(self.names(|reading, ledger| reading.session.is_some() || !ledger.is_idle()))
+    }
+
+    fn list_with_history(&mut self) -> TryReply<'_, Vec<LockName>> {
+        Box::pin(self.names(|_, ledger| !ledger.history.is_empty()))
+    }
+
+    fn changed(&mut self) -> Reply<'_, Change> {
+        Box::pin(async {
+            loop {
+                let Some(watch) = self.watch.as_mut().filter(|watch| {
+                    let is_awaited = self.waiting.as_ref().is_some_and(|waiting| waiting.name == watch.name);
+                    let is_held = |one: &Passage| one.name == watch.name && one.state == State::Held;
+                    is_awaited || self.passages.iter().any(is_held)
+                }) else {
+                    return std::future::pending().await;
+                };
+                let Ok(reading) = watch.changed().await else {
+                    self.watch = None;
+                    return Change::Disconnected;
+                };
+                let name = watch.name.clone();
+                if let Some(change) = self.notice(&name, &reading) {
+                    return change;
+                }
+            }
+        })
+    }
+
+    fn explained(&self, late: StoreError) -> StoreError {
+        match &self.location.proxy {
+            Some(proxy) => late.map_text(|text| format!("{text} through {proxy}")),
+            None => late,
+        }
+    }
+
+    fn examine<'a>(&'a mut self, diagnosis: &'a Diagnosis) -> TryReply<'a, ()> {
+        Box::pin(self.examine_agent(diagnosis))
+    }
+}
+
+impl ConsulStore {
+    /// Returns the locks of which this is true.
+    async fn names(
+        &mut self,
+        is_meant: impl Fn(&Reading, &Ledger) -> bool,
+    ) -> Result<Vec<LockName>, StoreError> {
+        let mut names = Vec::new();
+        for name in self.agent.names().await? {
+            let (reading, _) = self.agent.read(&name, None).await?;
+            // One that cannot be read may be in use: its state says why it is unknown.
+            if Ledger::parse(&reading.ledger).is_ok_and(|ledger| !is_meant(&reading, &ledger)) {
+                continue;
+            }
+            names.push(name);
+        }
+        Ok(names)
+    }
+}

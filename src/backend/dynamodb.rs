@@ -1,0 +1,72 @@
+//! DynamoDB, and stores that are compatible with it: a lock is one item of a table, its ledger
+//! ([`document`](super::ledger::document)), which is swapped by its version in conditional writes. It is never deleted, so that
+//! fencing tokens grow for ever.
+//!
+//! An item has no clock of the server. The store's clock is that of its replies (`Date`), which shows whole seconds; a write is
+//! dated by the last reply and the time that has passed here since. All ends of leases are later by
+//! [two seconds](super::ledger::polling::CLOCK_LAG). Nothing notifies a waiter: it reads the item now and then, and writes it
+//! only to join and to leave.
+//!
+//! Named only by the registry. What always holds: every write has a condition, and a version of its own by which its author
+//! recognises it if its reply was lost; every read is consistent.
+
+mod doctor;
+mod item;
+mod location;
+mod policy;
+mod store;
+mod table;
+
+pub use self::location::Location;
+use self::location::SHORTEST_LEASE;
+use super::admin::LockAdmin;
+use super::location::{Demand, Policy};
+use super::url::UrlError;
+use crate::backend;
+use crate::lock::LockName;
+
+impl backend::Location for Location {
+    fn display(&self) -> &str {
+        &self.display
+    }
+
+    fn check_login(&self) -> Result<(), UrlError> {
+        self.security.check_login(None)
+    }
+
+    fn check_name(&self, _: &LockName) -> Result<(), UrlError> {
+        Ok(())
+    }
+
+    fn keeps_leases(&self) -> bool {
+        true
+    }
+
+    fn refuses(&self, demand: Demand) -> Option<&'static str> {
+        match demand {
+            Demand::Lease(lease) if lease < SHORTEST_LEASE => Some(
+                "the clock of DynamoDB shows whole seconds, and each renewal is a paid request: --ttl is at least 10s",
+            ),
+            _ => None,
+        }
+    }
+
+    fn insecure(&self) -> Option<&'static str> {
+        self.security.warning()
+    }
+
+    fn unverified(&self) -> Option<String> {
+        match &self.security.tls {
+            None => Some("use an endpoint= with https://".to_owned()),
+            Some(_) => self.security.unverified(),
+        }
+    }
+
+    fn policy(&self) -> Policy {
+        policy::policy(self)
+    }
+
+    fn open(&self) -> Box<dyn LockAdmin> {
+        Box::new(store::contender(self.clone()))
+    }
+}

@@ -1,0 +1,250 @@
+//! `dlock doctor`: checks the table, or creates it, what the store makes of conditions, and what locks in it cost.
+
+use std::slice::from_ref;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use serde_json::json;
+use tokio::time::sleep;
+
+use super::item::{Change, Content};
+use super::location::Location;
+use super::store::{DynamoStore, contender};
+use super::table::{Answer as Reply, Table, Written};
+use crate::backend::StoreError;
+use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question};
+use crate::backend::ledger::Ledger;
+use crate::backend::ledger::polling::{CLOCK_LAG, PAUSE};
+use crate::backend::net::Protocol;
+use crate::backend::net::aws::doctor::{HOURS, RACERS, race_writes};
+use crate::backend::net::http::examination::{SCRATCH, host_clock, report_conditions};
+use crate::backend::net::reachability::{Remedies, Server, Servers};
+use crate::backend::race;
+use crate::duration::show;
+use crate::lock::{DEFAULT_TTL, LockName};
+use crate::random;
+
+const REMEDIES: Remedies = Remedies {
+    protocol: Protocol::Http,
+    port: "check the region or endpoint=, and that no firewall is in between",
+    socket: "DynamoDB has no socket",
+    tls: "renew the server's certificate if it has expired, name its authority by ca_file=, or the name in the certificate by \
+          server_name=; for a server without TLS use endpoint=http://",
+    client_certificate: "name a certificate by cert_file= and its key by key_file=",
+    plain_text: "use endpoint=https://",
+    login: "use credentials with the rights that dlock doctor --policy prints",
+    unusable: ("table", "run dlock doctor --init, or check the name of the table, region= and endpoint="),
+    unavailable: ("table", "see the state of the service, or the log of the server"),
+};
+const ANOTHER: &str = "use a store that evaluates ConditionExpression and writes in one step, as AWS does";
+/// How long a new table may take until it is active, and how often that is looked up.
+const CREATED_WITHIN: Duration = Duration::from_secs(120);
+const LOOK: Duration = Duration::from_millis(500);
+/// AWS's prices of a million request units in us-east-1, in US dollars (<https://aws.amazon.com/dynamodb/pricing/on-demand/>,
+/// 2026): of writing 1 KB, ...
+const WRITES: f64 = 0.625;
+/// ... and of reading 4 KB consistently.
+const READS: f64 = 0.125;
+
+impl DynamoStore {
+    /// Checks the table, and reports the findings to `diagnosis`.
+    ///
+    /// # Errors
+    /// A configured file cannot be used, or the store fails during the checks.
+    pub(super) async fn examine_table(&mut self, diagnosis: &Diagnosis) -> Result<(), StoreError> {
+        let location = self.location.clone();
+        let (addresses, security) = (from_ref(&location.server), &location.security);
+        let servers = Servers { addresses, security, remedies: &REMEDIES, fewer: "" };
+        let log_in = async |mut server: Server<'_>| {
+            let http = server.open_http(location.proxy.as_ref(), "/").await?;
+            let table = async {
+                let mut table = Table::with(http, &location);
+                if diagnosis.creates() {
+                    create(&mut table, &location, diagnosis).await?;
+                }
+                table.connect().await?;
+                Ok(table)
+            };
+            server.log_in("table", table).await
+        };
+        let Some((_, mut table)) = servers.log_in(diagnosis, log_in).await?.pop() else { return Ok(()) };
+        let found = format!("{} in {}, with the key {}", location.table, location.region, table.key().await?);
+        diagnosis.found(Finding::ok("table", found));
+        diagnosis.found(Finding::ok("credentials", format!("from {}", table.source())));
+        if !expiry(&mut table, &location, diagnosis).await {
+            return Ok(());
+        }
+        answers(diagnosis);
+        cost(diagnosis);
+        let number = random::number() % SCRATCH;
+        let key = format!("{}dlock-doctor-{number}%probe", location.prefix);
+        if !conditions(&mut table, &key, diagnosis).await? || !racers(&table, &key, diagnosis).await? {
+            return Ok(());
+        }
+        clock(&mut table, &key, diagnosis).await?;
+        let request = async || table.read(&key).await.map(drop);
+        diagnosis.measure_latency("requests", request).await?;
+        let name = LockName::new(&format!("dlock-doctor-{number}")).expect("letters and digits");
+        race::try_out_as(&name, || contender(location.clone()), diagnosis).await
+    }
+}
+
+/// Creates the table if there is none, and waits until it can be used.
+async fn create(table: &mut Table, location: &Location, diagnosis: &Diagnosis) -> Result<(), StoreError> {
+    let body = json!({
+        "TableName": location.table,
+        "BillingMode": "PAY_PER_REQUEST",
+        "KeySchema": [{ "AttributeName": "key", "KeyType": "HASH" }],
+        "AttributeDefinitions": [{ "AttributeName": "key", "AttributeType": "S" }],
+    });
+    let is_missing = match table.describe().await? {
+        None => true,
+        Some(state) if state["TableStatus"] == "CREATING" => false,
+        Some(_) => return Ok(()),
+    };
+    if is_missing {
+        match table.ask("CreateTable", &body).await? {
+            Reply::Done(..) => {}
+            // Another doctor was faster.
+            Reply::Refused(error, ..) if error == "ResourceInUseException" => {}
+            refused => return Err(table.failure("CreateTable", refused).await),
+        }
+    }
+    for _ in 0..CREATED_WITHIN.as_millis() / LOOK.as_millis() {
+        diagnosis.begin("table");
+        let state = table.describe().await?;
+        if state.is_some_and(|state| state["TableStatus"] == "ACTIVE") {
+            return Ok(());
+        }
+        sleep(LOOK).await;
+    }
+    Err(StoreError::unanswered(format!("the table is not active after {}", show(CREATED_WITHIN))))
+}
+
+/// Reports whether the table deletes items. Returns whether it may hold locks.
+async fn expiry(table: &mut Table, location: &Location, diagnosis: &Diagnosis) -> bool {
+    diagnosis.begin("expiry");
+    let described = table.call("DescribeTimeToLive", &json!({ "TableName": location.table })).await;
+    let attribute = described.map(|value| {
+        let ttl = &value["TimeToLiveDescription"];
+        let is_on = matches!(ttl["TimeToLiveStatus"].as_str(), Some("ENABLED" | "ENABLING"));
+        is_on.then(|| ttl["AttributeName"].as_str().unwrap_or("unknown").to_owned())
+    });
+    let consequence = "a deleted item takes a held lock with it, and its fencing tokens and its history";
+    let finding = match attribute {
+        Ok(None) => Finding::ok("expiry", "the table has no TTL attribute: its items stay"),
+        Ok(Some(attribute)) => {
+            diagnosis.found(Finding::problem(
+                "expiry",
+                format!("the table deletes items by their TTL attribute {attribute}"),
+                consequence,
+                "use a table without a TTL attribute (aws dynamodb update-time-to-live disables it)",
+            ));
+            return false;
+        }
+        Err(error) => Finding::warning(
+            "expiry",
+            format!("unknown: {error}"),
+            consequence,
+            "grant dynamodb:DescribeTimeToLive, see dlock doctor --policy",
+        ),
+    };
+    diagnosis.found(finding);
+    true
+}
+
+/// Reports whether the clock that counts agrees with that of this host.
+async fn clock(table: &mut Table, key: &str, diagnosis: &Diagnosis) -> Result<(), StoreError> {
+    diagnosis.begin("clock");
+    let date = table.read(key).await?.date;
+    let agree = || Finding::ok("clock", "this host and the store agree to the minute");
+    diagnosis.found(
+        host_clock(date, "store", "requests are refused when the difference exceeds 5m")
+            .unwrap_or_else(agree),
+    );
+    Ok(())
+}
+
+/// Writes an item under a condition.
+async fn write(table: &mut Table, key: &str, version: Option<&str>) -> Result<Option<String>, StoreError> {
+    let attempt = random::id();
+    let written = table.write(key, &Change::Swap(version, &Ledger::default()), &attempt).await?;
+    Ok(matches!(written, Written::Stored(_)).then_some(attempt))
+}
+
+/// Writes an item with conditions that hold and conditions that do not, and reports whether the store tells them apart.
+async fn conditions(table: &mut Table, key: &str, diagnosis: &Diagnosis) -> Result<bool, StoreError> {
+    diagnosis.begin("conditions");
+    let before = match table.read(key).await?.content {
+        Content::Lock(_, _, version) => Some(version),
+        _ => None,
+    };
+    let wrong = match write(table, key, before.as_deref()).await? {
+        Some(first) => {
+            let second = write(table, key, Some(&first)).await?;
+            let stale = write(table, key, Some(&first)).await?;
+            let anew = write(table, key, None).await?;
+            match (second, stale, anew) {
+                (Some(_), None, None) => None,
+                (Some(_), Some(_), _) => Some("a write that expects an old version succeeds"),
+                (Some(_), None, Some(_)) => {
+                    Some("a write that expects no item succeeds although there is one")
+                }
+                (None, ..) => Some("a write that expects the current version fails"),
+            }
+        }
+        None => Some("a write whose condition holds fails"),
+    };
+    Ok(report_conditions(wrong, "ConditionExpression is honoured", ANOTHER, diagnosis))
+}
+
+/// Lets clients write the item at the same time, each with the condition that it is unchanged, and reports how many succeed.
+async fn racers(table: &Table, key: &str, diagnosis: &Diagnosis) -> Result<bool, StoreError> {
+    let mut racers: Vec<Table> = (0..RACERS).map(|_| table.twin()).collect();
+    race_writes(ANOTHER, diagnosis, async || {
+        let content = racers[0].read(key).await?.content;
+        let writes = racers.iter_mut().map(|one| write(one, key, content.version()));
+        let mut winners = 0;
+        for written in join_all(writes).await {
+            winners += usize::from(written?.is_some());
+        }
+        Ok(winners)
+    })
+    .await
+}
+
+fn answers(diagnosis: &Diagnosis) {
+    let loss = "if the item is deleted, or the table is restored to an earlier time; DynamoDB itself acknowledges a write when \
+                several data centres have it";
+    diagnosis.answer(Question::Loss, Answer::new("yes", loss));
+    let found = "all reads are consistent, and a table without replicas in other regions, or with strongly consistent ones, \
+                 replies alike everywhere; if the URL names one region of a global table, only that one";
+    diagnosis.answer(Question::OneServer, Answer::new("yes", found));
+    let clock = format!(
+        "the store's clock, as its replies show it in whole seconds (Date); writes are dated by the last reply and the time since, \
+         with {} for whole seconds and for servers that differ: a crashed holder's lock is free {} after --ttl at most ({} unless \
+         set)",
+        show(CLOCK_LAG),
+        show(CLOCK_LAG + Duration::from_secs(1)),
+        show(DEFAULT_TTL + CLOCK_LAG + Duration::from_secs(1))
+    );
+    diagnosis.answer(Question::LeaseClock, Answer::new("server", clock));
+}
+
+/// Reports the request units of a holder and of a waiter, and what AWS charges for them.
+fn cost(diagnosis: &Diagnosis) {
+    let renewals = 3.0 * 3600.0 / DEFAULT_TTL.as_secs_f64();
+    let reads = 3600.0 / (PAUSE.as_secs_f64() * 1.5);
+    let price = |an_hour: f64, of_a_million: f64| an_hour * HOURS * of_a_million / 1_000_000.0;
+    diagnosis.found(Finding::ok(
+        "cost",
+        format!(
+            "with --ttl {} a holder takes {renewals:.0} write request units an hour for each KB of the lock's item, and the first \
+             waiter {reads:.0} read request units for each 4 KB, those behind it fewer: ${:.2} and ${:.2} for a month of \
+             holding or waiting, at AWS's on-demand prices; 20 runs in the history take some 5 KB",
+            show(DEFAULT_TTL),
+            price(renewals, WRITES),
+            price(reads, READS)
+        ),
+    ));
+}

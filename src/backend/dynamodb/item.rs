@@ -1,0 +1,163 @@
+//! What an item has besides its key: attributes in the JSON of DynamoDB.
+//!
+//! | attribute | |
+//! |---|---|
+//! | `ledger` | the ledger |
+//! | `version` | the number of the attempt that has written the item |
+//! | `idle` | the format of the ledger, if it has no entries |
+//! | `taken` | the holder that has taken the idle lock since, and when |
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::backend::ledger::document::Shortcut;
+use crate::backend::ledger::polling::CLOCK_LAG;
+use crate::backend::ledger::{HolderEntry, Ledger, Now, Unreadable};
+
+/// Whoever takes an idle lock does not know its ledger: it follows from this.
+#[derive(Serialize, Deserialize)]
+struct Taken {
+    /// Its times count from `clock`.
+    holder: HolderEntry,
+    clock: Duration,
+    wall: u64,
+}
+
+/// What a read has found.
+#[derive(Clone, Debug)]
+pub(super) enum Content {
+    /// There is no item.
+    Missing,
+    /// The item is not a lock.
+    Foreign(Unreadable),
+    /// Its ledger, the length of that, and its version.
+    Lock(Box<Ledger>, usize, String),
+}
+
+/// How an item is to be changed.
+pub(super) enum Change<'a> {
+    /// It gets this ledger if it has this version; `None` stands for no item.
+    Swap(Option<&'a str>, &'a Ledger),
+    /// This holder has it if it is idle, or if there is no item.
+    Take(&'a HolderEntry, Now),
+}
+
+impl Content {
+    /// Reads an item as it is in a reply.
+    pub fn of(item: Option<&Value>) -> Content {
+        let Some(item) = item.filter(|item| item.as_object().is_some_and(|item| !item.is_empty())) else {
+            return Content::Missing;
+        };
+        let text = |name: &str| item[name]["S"].as_str();
+        let (ledger, taken) = (text("ledger"), text("taken"));
+        let Some(version) = text("version").filter(|_| ledger.or(taken).is_some()) else {
+            return Content::Foreign(Unreadable::Damaged);
+        };
+        let length = ledger.map_or(0, str::len);
+        let ledger = ledger.map_or(Ok(Ledger::default()), |ledger| Ledger::parse(ledger.as_bytes()));
+        let ledger = ledger.and_then(|mut ledger| {
+            if let Some(taken) = taken {
+                let Taken { holder, clock, wall } =
+                    serde_json::from_str(taken).map_err(|_| Unreadable::Damaged)?;
+                Shortcut::TakeIfIdle(Box::new(holder)).apply(&mut ledger, Now { clock, wall });
+            }
+            Ok(ledger)
+        });
+        match ledger {
+            Ok(ledger) => Content::Lock(Box::new(ledger), length, version.to_owned()),
+            Err(why) => Content::Foreign(why),
+        }
+    }
+
+    /// Returns the version.
+    pub fn version(&self) -> Option<&str> {
+        match self {
+            Content::Lock(_, _, version) => Some(version),
+            _ => None,
+        }
+    }
+}
+
+impl Change<'_> {
+    /// Returns the parts of an `UpdateItem` by this attempt, for a table with this key.
+    pub fn request(&self, key: &str, attempt: &str) -> Value {
+        let text = |text: &str| json!({ "S": text });
+        let idle = json!({ "N": Ledger::FORMAT.to_string() });
+        let mut values = json!({ ":version": text(attempt) });
+        let mut names = json!({ "#version": "version", "#taken": "taken", "#idle": "idle" });
+        let (condition, update) = match self {
+            Change::Swap(version, ledger) => {
+                names["#ledger"] = "ledger".into();
+                values[":ledger"] = text(&String::from_utf8_lossy(&ledger.to_json()));
+                let is_idle = ledger.is_idle() && !ledger.incomplete;
+                if is_idle {
+                    values[":idle"] = idle;
+                }
+                let condition = match version {
+                    Some(version) => {
+                        values[":expected"] = text(version);
+                        "#version = :expected"
+                    }
+                    None => {
+                        names["#key"] = key.into();
+                        "attribute_not_exists(#key)"
+                    }
+                };
+                let update = match is_idle {
+                    true => "SET #ledger = :ledger, #version = :version, #idle = :idle REMOVE #taken",
+                    false => "SET #ledger = :ledger, #version = :version REMOVE #taken, #idle",
+                };
+                (condition, update)
+            }
+            Change::Take(holder, now) => {
+                let later = |span: Option<Duration>| span.map(|span| span + CLOCK_LAG);
+                let holder = HolderEntry {
+                    kept_until: later(holder.kept_until),
+                    lease_ends: later(holder.lease_ends),
+                    ..(*holder).clone()
+                };
+                let taken = Taken { holder, clock: now.clock, wall: now.wall };
+                values[":taken"] = text(&serde_json::to_string(&taken).expect("texts and numbers are JSON"));
+                values[":idle"] = idle;
+                names["#key"] = key.into();
+                names["#ledger"] = "ledger".into();
+                (
+                    "attribute_not_exists(#key) OR (#idle = :idle AND attribute_exists(#ledger))",
+                    "SET #taken = :taken, #version = :version REMOVE #idle",
+                )
+            }
+        };
+        json!({
+            "ConditionExpression": condition,
+            "UpdateExpression": update,
+            "ExpressionAttributeNames": names,
+            "ExpressionAttributeValues": values,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_item_that_dlock_has_not_written_is_foreign() {
+        for (item, is_lock) in [
+            (
+                json!({ "version": { "S": "1" }, "ledger": { "S": "{\"format\":1,\"fencing_token\":1}" } }),
+                true,
+            ),
+            (json!({ "version": { "S": "1" }, "ledger": { "S": "{\"format\":9}" } }), false),
+            (json!({ "version": { "S": "1" }, "taken": { "S": "{}" } }), false),
+            (json!({ "version": { "S": "1" } }), false),
+            (json!({ "ledger": { "S": "{\"format\":1,\"fencing_token\":1}" } }), false),
+            (json!({ "key": { "S": "x" }, "ownerName": { "S": "java" } }), false),
+        ] {
+            assert_eq!(matches!(Content::of(Some(&item)), Content::Lock(..)), is_lock, "{item}");
+        }
+        assert!(matches!(Content::of(None), Content::Missing));
+        assert!(matches!(Content::of(Some(&json!({}))), Content::Missing));
+    }
+}

@@ -1,0 +1,200 @@
+//! The location of a table and the keys of its locks, parsed from a URL without contacting the store.
+
+use std::time::Duration;
+
+use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
+
+use crate::backend::net::aws::{Service, Settings};
+use crate::backend::net::http::{Client, Proxy};
+use crate::backend::net::{Address, COMMON, Security};
+use crate::backend::options::Value::Text;
+use crate::backend::options::{Options, Table, UrlOption, of_access, of_lock};
+use crate::backend::url::{self, Environment, Host, Url, UrlError};
+use crate::lock::LockName;
+
+/// The store's clock shows whole seconds, and each renewal is a paid request.
+pub(super) const SHORTEST_LEASE: Duration = Duration::from_secs(10);
+/// What is encoded in the name of a lock: what separates it from the prefix, and marks an encoded character. A name then takes
+/// 600 bytes at most, ...
+const ENCODED: &AsciiSet = &CONTROLS.add(b'/').add(b'%');
+/// ... and a key has 2,048.
+const LONGEST_PREFIX: usize = 1024;
+/// The length of the name of a table.
+const TABLE_NAME: std::ops::RangeInclusive<usize> = 3..=255;
+const OWN: &[UrlOption] = &[
+    of_lock(
+        "endpoint",
+        Text(""),
+        "The server, as `http://HOST[:PORT]` or `https://HOST[:PORT]`, if it is not AWS.",
+    ),
+    of_lock(
+        "region",
+        Text(""),
+        "The region of the table. A global table that replicates asynchronously needs it in the URL.",
+    ),
+    of_lock("recipe", Text("dlock"), "The recipe of other programs; there is none but dlock's own."),
+    of_access("profile", Text(""), "The profile of AWS's configuration files to use."),
+];
+const OPTIONS: Table = &[OWN, COMMON];
+
+/// A table, and how to connect to it.
+#[derive(Clone)]
+pub struct Location {
+    pub(super) server: Address,
+    pub(super) security: Security,
+    pub(super) proxy: Option<Proxy>,
+    pub(super) table: String,
+    /// What the keys begin with: empty, or ending with a slash.
+    pub(super) prefix: String,
+    pub(super) region: String,
+    /// The URL says which region is meant.
+    pub(super) names_region: bool,
+    /// The name of the server in each request.
+    pub(super) host: String,
+    pub(super) settings: Settings,
+    pub(super) display: String,
+}
+
+impl Location {
+    /// Returns the options of a URL.
+    pub fn options(_: &str) -> Table {
+        OPTIONS
+    }
+
+    /// Parses `dynamodb://[key-id:secret-key@]table[/prefix]`.
+    ///
+    /// # Errors
+    /// Another form, an unknown option, or an invalid value; or the profile cannot be read.
+    pub fn from_url(url: &Url, environment: Environment<'_>) -> Result<Location, UrlError> {
+        let mut options = Options::of(url, OPTIONS)?;
+        let table = match url.hosts.as_slice() {
+            [Host { name, port: None }] => name.clone(),
+            _ => {
+                return Err(UrlError::new(
+                    "dynamodb:// takes one table, as in dynamodb://TABLE/PREFIX; a server is endpoint=",
+                ));
+            }
+        };
+        let allowed = |character: char| character.is_ascii_alphanumeric() || "_.-".contains(character);
+        if !table.chars().all(allowed) || !TABLE_NAME.contains(&table.len()) {
+            return Err(UrlError::new("the name of a table has 3 to 255 letters, digits, _, - or ."));
+        }
+        options.parse("recipe", |recipe| match recipe {
+            "dlock" => Ok(()),
+            _ => Err(UrlError::new(
+                "recipe= is dlock, its own: dlock neither excludes AWS's lock client for Java (lock-client) nor is excluded by it, \
+                 so let all programs use dlock, in a table of its own",
+            )),
+        })?;
+        let names_region = options.given("region").is_some_and(|region| !region.is_empty());
+        let of = ("dynamodb", "AWS_ENDPOINT_URL_DYNAMODB", "table");
+        let service = Service::of(&mut options, environment, of)?;
+        let security = service.security(url, &mut options)?;
+        let address = service.server.address();
+        let proxy = Proxy::of(&address, service.server.is_secure, environment)?;
+        let prefix = url.path.trim_matches('/');
+        if prefix.len() > LONGEST_PREFIX {
+            return Err(UrlError::new(format!("the prefix is longer than {LONGEST_PREFIX} bytes")));
+        }
+        let user = security.credentials.in_url();
+        let display = format!(
+            "dynamodb://{user}{table}{}",
+            if prefix.is_empty() { String::new() } else { format!("/{}", url::encoded(prefix)) }
+        );
+        Ok(Location {
+            server: address,
+            security,
+            proxy,
+            host: service.server.host_header(),
+            table,
+            prefix: if prefix.is_empty() { String::new() } else { format!("{prefix}/") },
+            region: service.region,
+            names_region,
+            settings: service.settings,
+            display: display + &options.query(),
+        })
+    }
+
+    /// Returns a client of the store, through the proxy if there is one; does not connect.
+    pub(super) fn client(&self) -> Client {
+        Client::new(&self.server, &self.security).through(self.proxy.as_ref())
+    }
+
+    /// Returns the key of a lock.
+    pub(super) fn key(&self, name: &LockName) -> String {
+        format!("{}{}", self.prefix, utf8_percent_encode(name.as_str(), ENCODED))
+    }
+
+    /// Returns the name of the lock that this is the key of; `None` if it is no such key.
+    pub(super) fn name_of(&self, key: &str) -> Option<LockName> {
+        let encoded = key.strip_prefix(&self.prefix)?;
+        let name = LockName::new(&percent_decode_str(encoded).decode_utf8().ok()?).ok()?;
+        (self.key(&name) == key).then_some(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(url: &str, variables: &[(&str, &str)]) -> Result<Location, UrlError> {
+        let variable = |name: &str| {
+            variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
+        };
+        Location::from_url(&Url::parse(url).expect("a URL"), &variable)
+    }
+
+    #[test]
+    fn the_server_follows_from_region_and_endpoint() {
+        let there = ("AWS_ENDPOINT_URL", "http://127.0.0.1:9000");
+        for (url, variable, shown, host) in [
+            (
+                "dynamodb://Locks_1?region=eu-west-1",
+                ("", ""),
+                "dynamodb://Locks_1?region=eu-west-1",
+                "dynamodb.eu-west-1.amazonaws.com",
+            ),
+            (
+                "dynamodb://abc/p/",
+                ("AWS_REGION", "cn-north-1"),
+                "dynamodb://abc/p",
+                "dynamodb.cn-north-1.amazonaws.com.cn",
+            ),
+            ("dynamodb://abc", there, "dynamodb://abc?endpoint=http://127.0.0.1:9000", "127.0.0.1:9000"),
+            (
+                "dynamodb://abc?recipe=dlock",
+                ("AWS_ENDPOINT_URL_DYNAMODB", "http://h"),
+                "dynamodb://abc?endpoint=http://h",
+                "h",
+            ),
+        ] {
+            let location = parse(url, &[variable]).expect(url);
+            assert_eq!((location.display.as_str(), location.host.as_str()), (shown, host), "{url}");
+        }
+        for url in [
+            "dynamodb://abc",
+            "dynamodb:",
+            "dynamodb://ab?region=x",
+            "dynamodb://täble?region=x",
+            "dynamodb://abc:1?region=x",
+            "dynamodb://abc,def?region=x",
+            "dynamodb://abc?region=x&recipe=lock-client",
+            "dynamodb://abc?endpoint=http://h/path",
+        ] {
+            assert!(parse(url, &[]).is_err(), "{url}");
+        }
+    }
+
+    #[test]
+    fn the_names_of_locks_are_read_from_their_keys() {
+        let location = parse("dynamodb://abc/p?region=x", &[]).expect("a location");
+        for (name, key) in [("nightly", "p/nightly"), ("a/b %", "p/a%2Fb %25"), ("é", "p/%C3%A9")] {
+            let name = LockName::new(name).expect("a name");
+            assert_eq!(location.key(&name), key);
+            assert_eq!(location.name_of(key), Some(name));
+        }
+        for key in ["nightly", "p/a/b", "p/%61", "p/"] {
+            assert_eq!(location.name_of(key), None, "{key}");
+        }
+    }
+}

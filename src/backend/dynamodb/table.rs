@@ -1,0 +1,367 @@
+//! The requests to a table, and what its replies say.
+
+use std::time::Duration;
+
+use hyper::http::{HeaderName, HeaderValue};
+use serde_json::{Value, json};
+
+use super::item::{Change, Content};
+use super::location::Location;
+use crate::backend::net::Protocol;
+use crate::backend::net::aws::{Credentials, Scope, sign, skew};
+use crate::backend::net::http::{Client, Method, Reply, Request, shown};
+use crate::backend::{Outlook, StoreError};
+use crate::clock::{Moment, wall_micros};
+use crate::lock::LockName;
+
+/// A key that was refused for one of these reasons may have been replaced at its source.
+const REPLACED: [&str; 3] = ["ExpiredTokenException", "UnrecognizedClientException", "InvalidClientTokenId"];
+/// The request was not carried out because there were too many.
+const BUSY: [&str; 6] = [
+    "ProvisionedThroughputExceededException",
+    "ThrottlingException",
+    "Throttling",
+    "RequestLimitExceeded",
+    "LimitExceededException",
+    "TransactionConflictException",
+];
+/// A signature is refused if the clocks differ by more: AWS says five minutes.
+const TOLERATED: Duration = Duration::from_secs(4 * 60);
+const CONDITION: &str = "ConditionalCheckFailedException";
+const NO_TABLE: &str = "ResourceNotFoundException";
+
+/// A client of a table.
+pub(super) struct Table {
+    location: Location,
+    http: Client,
+    credentials: Credentials,
+    /// The attribute that is its partition key, once that is known.
+    key: Option<String>,
+    /// The store's time in the last reply, and when its request was sent.
+    clock: Option<(Duration, Moment)>,
+}
+
+/// An item as it was read.
+#[derive(Clone, Debug)]
+pub(super) struct Reading {
+    /// Its content.
+    pub content: Content,
+    /// The store's time in the reply, in whole seconds since 1970.
+    pub date: Duration,
+    /// When the request was sent.
+    pub sent: Moment,
+}
+
+/// How a conditional write has ended.
+#[derive(Debug)]
+pub(super) enum Written {
+    /// The item is as the attempt of this number has written it.
+    Stored(Reading),
+    /// It was not as expected, but so, if the store says how it was.
+    Changed(Option<Reading>),
+}
+
+/// What the store makes of a request.
+pub(super) enum Answer {
+    /// The reply.
+    Done(Value, Reply),
+    /// The error that it has named, with its details.
+    Refused(String, Value, Reply),
+}
+
+impl Table {
+    /// Returns a client; does not connect.
+    pub fn new(location: &Location) -> Table {
+        Table::with(location.client(), location)
+    }
+
+    /// Returns a client with this connection.
+    pub fn with(http: Client, location: &Location) -> Table {
+        let credentials =
+            Credentials::new(&location.security.credentials, &location.settings, &location.region);
+        Table { location: location.clone(), http, credentials, key: None, clock: None }
+    }
+
+    /// Returns a client with the same credentials and a connection of its own.
+    pub fn twin(&self) -> Table {
+        let http = self.location.client();
+        let (key, credentials) = (self.key.clone(), self.credentials.clone());
+        Table { location: self.location.clone(), http, credentials, key, clock: self.clock }
+    }
+
+    /// Returns where the credentials come from.
+    pub fn source(&self) -> &'static str {
+        self.credentials.source()
+    }
+
+    /// Opens the connection, if there is none, finds the credentials, and reads the description of the table, once.
+    ///
+    /// # Errors
+    /// The store cannot be reached, or there are no credentials, or the table is not fit for locks.
+    pub async fn connect(&mut self) -> Result<(), StoreError> {
+        if self.key.is_some() {
+            self.credentials.keys().await?;
+            return self.http.connect().await;
+        }
+        let table = self.describe().await?;
+        let table = table.ok_or_else(|| self.missing())?;
+        self.use_as(&table)
+    }
+
+    /// Returns the description of the table; `None` if there is no such table.
+    ///
+    /// # Errors
+    /// The store cannot be reached, or refuses.
+    pub async fn describe(&mut self) -> Result<Option<Value>, StoreError> {
+        let body = json!({ "TableName": self.location.table });
+        let description = match self.ask("DescribeTable", &body).await? {
+            Answer::Done(value, _) if value["Table"].is_object() => Some(value["Table"].clone()),
+            Answer::Refused(error, ..) if error == NO_TABLE => None,
+            other => return Err(self.failure("DescribeTable", other).await),
+        };
+        self.location.security.recognize(&self.location.server);
+        Ok(description)
+    }
+
+    /// Returns the error for a table that does not exist.
+    fn missing(&self) -> StoreError {
+        let Location { table, region, .. } = &self.location;
+        StoreError::Config(format!(
+            "there is no table {table} in {region}: create it with dlock doctor --init, or check its name, region= and endpoint="
+        ))
+    }
+
+    /// Checks the description of the table, and notes its key.
+    ///
+    /// # Errors
+    /// The table is not fit for locks, or not at the moment.
+    pub fn use_as(&mut self, description: &Value) -> Result<(), StoreError> {
+        let Location { table, region, names_region, .. } = &self.location;
+        let unfit =
+            |why: String| Err(StoreError::Config(format!("the table {table} cannot hold locks: {why}")));
+        match description["TableStatus"].as_str() {
+            Some("CREATING") => {
+                let reason = format!("the table {table} is being created");
+                let outlook = Outlook::Transient;
+                return Err(StoreError::Unavailable { reason, maybe_applied: false, outlook });
+            }
+            Some("ACTIVE" | "UPDATING") => {}
+            status => return unfit(format!("its status is {}", shown(status.unwrap_or("unknown")))),
+        }
+        let list = |name: &str| description[name].as_array().map(Vec::as_slice).unwrap_or_default();
+        let [key] = list("KeySchema") else { return unfit("it has a sort key".to_owned()) };
+        let key = key["AttributeName"].as_str().unwrap_or_default().to_owned();
+        let is_text =
+            |attribute: &Value| attribute["AttributeName"] == *key && attribute["AttributeType"] == "S";
+        if !list("AttributeDefinitions").iter().any(is_text) {
+            return unfit(format!("its partition key {} is not a string", shown(&key)));
+        }
+        if ["ledger", "version", "idle", "taken"].contains(&key.as_str()) {
+            return unfit(format!("its partition key {key} has the name of an attribute of dlock"));
+        }
+        if !list("Replicas").is_empty() && description["MultiRegionConsistency"] != "STRONG" && !names_region
+        {
+            return unfit(format!(
+                "it is a global table that replicates asynchronously, so that a lock could be held once in each region; if all \
+                 programs use one region, say which: region={region}"
+            ));
+        }
+        self.key = Some(key);
+        Ok(())
+    }
+
+    /// Returns the name of the partition key.
+    ///
+    /// # Errors
+    /// As of [`connect`](Table::connect).
+    pub async fn key(&mut self) -> Result<String, StoreError> {
+        if self.key.is_none() {
+            self.connect().await?;
+        }
+        Ok(self.key.clone().unwrap_or_default())
+    }
+
+    /// Returns the store's time now, as far as it is known: it may be behind the true time by the fraction of a second, and
+    /// ahead of it by no more than a request takes.
+    pub fn time(&self) -> Option<Duration> {
+        self.clock.map(|(date, sent)| date + (Moment::now() - sent))
+    }
+
+    /// Reads an item.
+    ///
+    /// # Errors
+    /// The store cannot be reached, refuses, or does not reply as DynamoDB does.
+    pub async fn read(&mut self, key: &str) -> Result<Reading, StoreError> {
+        let attribute = self.key().await?;
+        let body = json!({
+            "TableName": self.location.table,
+            "Key": { attribute: { "S": key } },
+            "ConsistentRead": true,
+        });
+        match self.ask("GetItem", &body).await? {
+            Answer::Done(value, reply) => reading(value.get("Item"), &reply),
+            refused => Err(self.failure("GetItem", refused).await),
+        }
+    }
+
+    /// Changes an item, if it is as the change expects.
+    ///
+    /// # Errors
+    /// The store cannot be reached or does not reply, so that the item may be written; or it refuses.
+    pub async fn write(
+        &mut self,
+        key: &str,
+        change: &Change<'_>,
+        attempt: &str,
+    ) -> Result<Written, StoreError> {
+        let attribute = self.key().await?;
+        let mut body = change.request(&attribute, attempt);
+        body["TableName"] = self.location.table.as_str().into();
+        body["Key"] = json!({ attribute: { "S": key } });
+        body["ReturnValues"] = "ALL_NEW".into();
+        body["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD".into();
+        match self.ask("UpdateItem", &body).await? {
+            Answer::Done(value, reply) => Ok(Written::Stored(reading(value.get("Attributes"), &reply)?)),
+            Answer::Refused(error, value, reply) if error == CONDITION => {
+                // Something between here and the store may have sent the request twice.
+                let was = value.get("Item").map(|item| reading(Some(item), &reply)).transpose()?;
+                Ok(match was {
+                    Some(was) if was.content.version() == Some(attempt) => Written::Stored(was),
+                    was => Written::Changed(was),
+                })
+            }
+            refused => Err(self.failure("UpdateItem", refused).await),
+        }
+    }
+
+    /// Returns the names and the contents of all locks.
+    ///
+    /// # Errors
+    /// As of [`read`](Table::read).
+    pub async fn list(&mut self) -> Result<Vec<(LockName, Content)>, StoreError> {
+        let attribute = self.key().await?;
+        let mut body = json!({ "TableName": self.location.table, "ConsistentRead": true });
+        let mut locks = Vec::new();
+        loop {
+            let mut page = self.call("Scan", &body).await?;
+            for item in page["Items"].as_array().into_iter().flatten() {
+                let name = item[&attribute]["S"].as_str().and_then(|key| self.location.name_of(key));
+                // An item without a ledger is not one that dlock could have written.
+                if let Some(name) = name.filter(|_| !item["version"].is_null()) {
+                    locks.push((name, Content::of(Some(item))));
+                }
+            }
+            match page["LastEvaluatedKey"].take() {
+                Value::Null => return Ok(locks),
+                last if last == body["ExclusiveStartKey"] => return Ok(locks),
+                last => body["ExclusiveStartKey"] = last,
+            }
+        }
+    }
+
+    /// Sends a request whose refusal is an error, and returns the reply.
+    ///
+    /// # Errors
+    /// As of [`read`](Table::read).
+    pub async fn call(&mut self, action: &'static str, body: &Value) -> Result<Value, StoreError> {
+        match self.ask(action, body).await? {
+            Answer::Done(value, _) => Ok(value),
+            refused => Err(self.failure(action, refused).await),
+        }
+    }
+
+    /// Sends a signed request, and returns the answer. One that was refused because of its key, and so not carried out, is
+    /// repeated once with a key that is read again.
+    ///
+    /// # Errors
+    /// The store cannot be reached or does not reply, or there are no credentials.
+    pub async fn ask(&mut self, action: &'static str, body: &Value) -> Result<Answer, StoreError> {
+        match self.ask_once(action, body).await? {
+            Answer::Refused(error, ..) if REPLACED.contains(&error.as_str()) => {
+                self.credentials.forget();
+                self.ask_once(action, body).await
+            }
+            answer => Ok(answer),
+        }
+    }
+
+    async fn ask_once(&mut self, action: &'static str, body: &Value) -> Result<Answer, StoreError> {
+        let mut request = Request::new(body.to_string().into_bytes());
+        *request.method_mut() = Method::POST;
+        let target = HeaderValue::try_from(format!("DynamoDB_20120810.{action}")).expect("a word is text");
+        let headers = request.headers_mut();
+        headers.insert(HeaderName::from_static("x-amz-target"), target);
+        let content_type = HeaderValue::from_static("application/x-amz-json-1.0");
+        headers.insert(HeaderName::from_static("content-type"), content_type);
+        let keys = self.credentials.keys().await?;
+        let scope = Scope { region: &self.location.region, service: "dynamodb" };
+        sign(&mut request, &self.location.host, &keys, scope)?;
+        let reply = self.http.send(request).await?;
+        if let Some(date) = reply.date() {
+            self.clock = Some((date, reply.sent));
+        }
+        let value: Value = serde_json::from_slice(&reply.body).unwrap_or_default();
+        if reply.status.is_success() && value.is_object() {
+            return Ok(Answer::Done(value, reply));
+        }
+        let error = value["__type"].as_str().and_then(|error| error.rsplit('#').next());
+        Ok(Answer::Refused(error.unwrap_or_default().to_owned(), value, reply))
+    }
+
+    /// Returns the error that a refusal of this action means.
+    pub async fn failure(&self, action: &str, answer: Answer) -> StoreError {
+        let Location { table, server, .. } = &self.location;
+        let (error, value, reply) = match answer {
+            Answer::Refused(error, value, reply) => (error, value, reply),
+            Answer::Done(_, reply) => (String::new(), Value::Null, reply),
+        };
+        let said = value["message"].as_str().or(value["Message"].as_str()).map(shown).unwrap_or_default();
+        let is_skewed = || {
+            let now = Duration::from_micros(wall_micros());
+            reply.date().is_some_and(|date| date.abs_diff(now) > TOLERATED)
+        };
+        match error.as_str() {
+            NO_TABLE => self.missing(),
+            "InvalidSignatureException" | "RequestExpired" if is_skewed() => StoreError::Denied(format!(
+                "the signature is refused because this host's clock is {}: synchronize it (NTP)",
+                skew(&reply)
+            )),
+            "AccessDeniedException" => StoreError::Denied(format!(
+                "the credentials lack the right to dynamodb:{action} on the table {table} (see dlock doctor --policy): {said}"
+            )),
+            "ExpiredTokenException" => {
+                StoreError::Denied(format!("the credentials have expired ({error}): {said}"))
+            }
+            "InvalidSignatureException"
+            | "UnrecognizedClientException"
+            | "InvalidClientTokenId"
+            | "MissingAuthenticationTokenException"
+            | "IncompleteSignatureException" => {
+                StoreError::Denied(format!("the store replies {error}: {said}"))
+            }
+            busy if BUSY.contains(&busy) => {
+                let reason = format!("the store replies {busy}: {said}");
+                StoreError::Unavailable { reason, maybe_applied: false, outlook: Outlook::Transient }
+            }
+            // Two regions have written it at the same time, or a change of the table is under way.
+            "ReplicatedWriteConflictException" | "ResourceInUseException" => {
+                let reason = format!("the store replies {error}: {said}");
+                StoreError::Unavailable { reason, maybe_applied: true, outlook: Outlook::Transient }
+            }
+            "" if reply.status.is_success() || reply.status.as_u16() == 404 => {
+                // Any web server may reply so.
+                let text = "the server does not reply as DynamoDB does: check endpoint=";
+                let other = Protocol::Http.mismatch(server).await;
+                other.unwrap_or_else(|| StoreError::Config(text.into()))
+            }
+            "" => reply.failure(),
+            error => reply.failure_saying(format!("{}: {said}", shown(error))),
+        }
+    }
+}
+
+/// Returns the item in a reply.
+fn reading(item: Option<&Value>, reply: &Reply) -> Result<Reading, StoreError> {
+    let date = reply.date().ok_or_else(|| StoreError::Config("the store's replies have no Date".into()))?;
+    Ok(Reading { content: Content::of(item), date, sent: reply.sent })
+}

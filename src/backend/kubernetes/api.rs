@@ -1,0 +1,318 @@
+//! The requests to an API server, and what its replies say.
+
+use std::time::Duration;
+
+use hyper::http::{HeaderValue, header};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::lease::Lease;
+use super::location::Location;
+use crate::backend::net::Protocol;
+use crate::backend::net::http::{Client, Lines, Method, Reply, Request, shown};
+use crate::backend::{Outlook, StoreError};
+use crate::clock::Moment;
+
+/// The name under which the server notes what dlock has written (`metadata.managedFields`).
+const MANAGER: &str = "fieldManager=dlock";
+/// How many Leases are listed at a time: a reply has at most 4 MiB, and a Lease may have 256 KiB of annotations.
+const PAGE: usize = 8;
+
+/// A client of an API server.
+pub(super) struct Api {
+    location: Location,
+    http: Option<Client>,
+    /// What the server's clock has shown last, when that was asked for, and when it was known.
+    clock: Option<(Duration, Moment, Moment)>,
+}
+
+/// A Lease as it was read.
+#[derive(Clone, Debug)]
+pub(super) struct Reading {
+    /// `None` if there is none.
+    pub lease: Option<Lease>,
+    /// The server's time, as far as it is known, since 1970.
+    pub time: Duration,
+    /// When the request was sent.
+    pub sent: Moment,
+}
+
+/// The end of a request that did not succeed (`metav1.Status`).
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Status {
+    kind: String,
+    message: String,
+    reason: String,
+    pub code: u16,
+    details: Details,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Details {
+    kind: String,
+    name: String,
+}
+
+impl Api {
+    /// Returns a client; does not connect.
+    pub fn new(location: &Location) -> Api {
+        Api { location: location.clone(), http: None, clock: None }
+    }
+
+    /// Returns a client with this connection.
+    pub fn with(http: Client, location: &Location) -> Api {
+        Api { http: Some(http), ..Api::new(location) }
+    }
+
+    /// Opens the connection, if there is none.
+    ///
+    /// # Errors
+    /// The configuration cannot be used, or the server cannot be reached.
+    pub async fn connect(&mut self) -> Result<(), StoreError> {
+        let mut http = self.client().await?;
+        http.connect().await?;
+        self.http = Some(http);
+        Ok(())
+    }
+
+    /// Returns the server's time now, as far as a reply has shown it: it may be behind the true time by the fraction of a
+    /// second, and ahead of it by no more than a request takes.
+    pub fn time(&self) -> Option<Duration> {
+        self.clock.map(|(date, sent, _)| date + (Moment::now() - sent))
+    }
+
+    /// Returns a time that the server's clock has reached by now, and the moment from which a lease counts that is decided on by
+    /// it: the time is behind by as much as the last request took.
+    pub fn past(&self) -> Option<(Duration, Moment)> {
+        let ((date, sent, received), now) = (self.clock?, Moment::now());
+        Some((date + (now - received), now.saturating_sub(received - sent)))
+    }
+
+    /// Returns what the server's clock has shown last, in whole seconds since 1970.
+    pub fn date(&self) -> Option<Duration> {
+        self.clock.map(|(date, ..)| date)
+    }
+
+    /// Reads a Lease.
+    ///
+    /// # Errors
+    /// The server cannot be reached, refuses, or does not reply as Kubernetes does.
+    pub async fn read(&mut self, name: &str) -> Result<Reading, StoreError> {
+        let path = self.location.path(Some(name))?;
+        let reply = self.ask(Method::GET, &path, Vec::new()).await?;
+        let lease = match reply.status.as_u16() {
+            200 => Some(self.lease(&reply).await?),
+            404 if Status::of(&reply).is_some_and(|status| status.lacks_lease(name)) => None,
+            _ => return Err(self.failure(&reply).await),
+        };
+        self.recognize();
+        Ok(Reading { lease, time: date(&reply)?, sent: reply.sent })
+    }
+
+    /// Writes a Lease: a new one, or one whose version is still that in the text. Returns it as it is stored; `None` if another
+    /// client was faster.
+    ///
+    /// # Errors
+    /// The server cannot be reached or does not reply, so that it may be written; or it refuses.
+    pub async fn write(
+        &mut self,
+        name: &str,
+        is_new: bool,
+        lease: Vec<u8>,
+    ) -> Result<Option<Lease>, StoreError> {
+        let (method, of) = if is_new { (Method::POST, None) } else { (Method::PUT, Some(name)) };
+        let path = format!("{}?{MANAGER}", self.location.path(of)?);
+        let reply = self.ask(method, &path, lease).await?;
+        match reply.status.as_u16() {
+            200 | 201 => Ok(Some(self.lease(&reply).await?)),
+            409 => Ok(None),
+            // It was deleted.
+            404 if Status::of(&reply).is_some_and(|status| !is_new && status.lacks_lease(name)) => Ok(None),
+            _ => Err(self.failure(&reply).await),
+        }
+    }
+
+    /// Returns all Leases with an annotation of dlock.
+    ///
+    /// # Errors
+    /// As of [`read`](Api::read).
+    pub async fn list(&mut self) -> Result<Vec<Lease>, StoreError> {
+        let path = self.location.path(None)?;
+        let (mut leases, mut token) = (Vec::new(), String::new());
+        loop {
+            let next = format!("{path}?limit={PAGE}&continue={}", encoded(&token));
+            let reply = self.ask(Method::GET, &next, Vec::new()).await?;
+            if !reply.status.is_success() {
+                return Err(self.failure(&reply).await);
+            }
+            let mut list: Value = serde_json::from_slice(&reply.body).map_err(|_| unexpected())?;
+            let Value::Array(items) = list["items"].take() else { return Err(unexpected()) };
+            leases
+                .extend(items.into_iter().filter_map(Lease::of).filter(|lease| lease.annotation().is_some()));
+            match list["metadata"]["continue"].as_str().filter(|next| !next.is_empty()) {
+                Some(next) if next == token => return Err(unexpected()),
+                Some(next) => next.clone_into(&mut token),
+                None => return Ok(leases),
+            }
+        }
+    }
+
+    /// Begins to watch a Lease for changes after this version.
+    ///
+    /// # Errors
+    /// The server cannot be reached.
+    pub async fn watch(
+        mut self,
+        name: &str,
+        version: &str,
+        seconds: u64,
+    ) -> Result<Result<Lines, Reply>, StoreError> {
+        let path = self.location.path(None)?;
+        let path = format!(
+            "{path}?watch=1&allowWatchBookmarks=true&fieldSelector=metadata.name%3D{name}&resourceVersion={}&timeoutSeconds={seconds}",
+            encoded(version)
+        );
+        let request = self.request(Method::GET, &path, Vec::new()).await?;
+        self.client().await?.lines(request).await
+    }
+
+    /// Sends a request, and returns the reply, of whatever status. One whose credentials were refused, and which so was not
+    /// carried out, is repeated once with new ones.
+    async fn ask(&mut self, method: Method, path: &str, body: Vec<u8>) -> Result<Reply, StoreError> {
+        let reply = self.ask_once(method.clone(), path, body.clone()).await?;
+        if reply.status.as_u16() != 401 {
+            return Ok(reply);
+        }
+        self.location.cluster()?.forget();
+        self.http = None;
+        self.ask_once(method, path, body).await
+    }
+
+    async fn ask_once(&mut self, method: Method, path: &str, body: Vec<u8>) -> Result<Reply, StoreError> {
+        let request = self.request(method, path, body).await?;
+        let mut http = self.client().await?;
+        let reply = http.send(request).await?;
+        self.http = Some(http);
+        // Whatever stands before the server replies with other statuses, too.
+        if let Some(date) = reply.date().filter(|_| reply.status.is_success()) {
+            self.clock = Some((date, reply.sent, reply.received));
+        }
+        Ok(reply)
+    }
+
+    async fn client(&mut self) -> Result<Client, StoreError> {
+        match self.http.take() {
+            Some(http) => Ok(http),
+            None => self.location.cluster()?.client().await,
+        }
+    }
+
+    async fn request(&self, method: Method, path: &str, body: Vec<u8>) -> Result<Request, StoreError> {
+        let mut request = Request::new(body);
+        *request.method_mut() = method;
+        *request.uri_mut() = path.parse().map_err(|error| StoreError::Config(format!("{path}: {error}")))?;
+        let headers = request.headers_mut();
+        headers.insert(header::ACCEPT, HeaderValue::from_static("application/json"));
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let agent = concat!("dlock/", env!("CARGO_PKG_VERSION"));
+        headers.insert(header::USER_AGENT, HeaderValue::from_static(agent));
+        if let Some(authorization) = self.location.cluster()?.authorization().await? {
+            headers.insert(header::AUTHORIZATION, authorization);
+        }
+        Ok(request)
+    }
+
+    /// Returns the Lease in a reply.
+    async fn lease(&self, reply: &Reply) -> Result<Lease, StoreError> {
+        let lease = serde_json::from_slice(&reply.body).ok().and_then(Lease::of);
+        match lease {
+            Some(lease) => Ok(lease),
+            None => Err(self.other_server().await),
+        }
+    }
+
+    /// Returns the error of a server that does not reply as Kubernetes does.
+    async fn other_server(&self) -> StoreError {
+        match self.location.cluster() {
+            Ok(cluster) if cluster.proxy.is_none() => {
+                Protocol::Http.mismatch(&cluster.server.address()).await.unwrap_or_else(unexpected)
+            }
+            _ => unexpected(),
+        }
+    }
+
+    fn recognize(&self) {
+        if let Ok(cluster) = self.location.cluster() {
+            cluster.security.recognize(&cluster.server.address());
+        }
+    }
+
+    /// Returns the error that a reply without success means.
+    pub async fn failure(&self, reply: &Reply) -> StoreError {
+        match Status::of(reply) {
+            Some(status) => status.failure(reply, &self.location),
+            None if reply.status.as_u16() == 404 => self.other_server().await,
+            None => reply.failure(),
+        }
+    }
+}
+
+impl Status {
+    /// Reads a reply; `None` if it is of no API server.
+    fn of(reply: &Reply) -> Option<Status> {
+        Status::parse(serde_json::from_slice(&reply.body).ok()?)
+    }
+
+    /// Reads an object; `None` if it is another one.
+    pub fn parse(object: Value) -> Option<Status> {
+        serde_json::from_value(object).ok().filter(|status: &Status| status.kind == "Status")
+    }
+
+    /// Returns whether there is no such Lease.
+    fn lacks_lease(&self, name: &str) -> bool {
+        self.reason == "NotFound" && self.details.name == name && self.details.kind != "namespaces"
+    }
+
+    fn failure(&self, reply: &Reply, location: &Location) -> StoreError {
+        let said = shown(&self.message);
+        match (reply.status.as_u16(), self.reason.as_str()) {
+            (401, _) => StoreError::Denied(format!(
+                "the server does not accept the credentials{}: {said}",
+                location.cluster().map(|cluster| format!(" ({})", cluster.source)).unwrap_or_default()
+            )),
+            (403, _) => StoreError::Denied(format!(
+                "{said} (dlock doctor --policy prints the rights that dlock needs)"
+            )),
+            (404, _) if self.details.kind == "namespaces" => StoreError::Config(format!(
+                "there is no namespace {}: create it, or check the URL and its context=",
+                location.namespace
+            )),
+            (404, _) => StoreError::Config("the server has no Leases (coordination.k8s.io/v1)".into()),
+            (410, _) => StoreError::resharding(said),
+            (422, _) => StoreError::Config(format!("the server refuses the Lease: {said}")),
+            _ => reply.failure_saying(said),
+        }
+    }
+
+    /// Returns the error of a watch that ends with it.
+    pub fn end_of_watch(&self) -> StoreError {
+        let (reason, outlook) = (shown(&self.message), Outlook::Transient);
+        StoreError::Unavailable { reason, maybe_applied: false, outlook }
+    }
+}
+
+/// Returns the server's time in a reply.
+fn date(reply: &Reply) -> Result<Duration, StoreError> {
+    reply.date().ok_or_else(|| StoreError::Config("the server's replies have no Date".into()))
+}
+
+/// The error for a reply that Kubernetes does not send.
+fn unexpected() -> StoreError {
+    StoreError::Config("the server does not reply as Kubernetes does: check the server of the context".into())
+}
+
+fn encoded(text: &str) -> String {
+    percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string()
+}

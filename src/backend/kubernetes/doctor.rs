@@ -1,0 +1,194 @@
+//! `dlock doctor`: checks the API server, the rights of the credentials, and what the server makes of conditions.
+
+use std::slice::from_ref;
+use std::time::Duration;
+
+use super::api::Api;
+use super::lease::{Change, Lease};
+use super::location::{Location, probe_name};
+use super::store::{KubernetesStore, contender};
+use crate::backend::StoreError;
+use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question};
+use crate::backend::ledger::polling::{CLOCK_LAG, at};
+use crate::backend::ledger::{Ledger, Now};
+use crate::backend::net::Protocol;
+use crate::backend::net::http::examination::{SCRATCH, host_clock, report_conditions};
+use crate::backend::net::reachability::{Remedies, Server, Servers};
+use crate::backend::race;
+use crate::clock::Moment;
+use crate::duration::show;
+use crate::lock::{DEFAULT_TTL, Identity, LockName};
+use crate::random;
+
+/// How far the clocks may be from each other that show the time of a write and that of a reply: as [`CLOCK_LAG`] allows.
+const CLOCKS: Duration = Duration::from_secs(1);
+const REMEDIES: Remedies = Remedies {
+    protocol: Protocol::Http,
+    port: "check the server of the context (kubectl config view --minify), and that no firewall is in between",
+    socket: "Kubernetes has no socket",
+    tls: "renew the server's certificate if it has expired, or correct certificate-authority, tls-server-name or the server of the \
+          context",
+    client_certificate: "correct client-certificate and client-key of the user in the kubeconfig",
+    plain_text: "use a server with https:// in the kubeconfig",
+    login: "use credentials with the rights that dlock doctor --policy prints",
+    unusable: ("leases", "check the namespace, and the server of the context (kubectl config view --minify)"),
+    unavailable: (
+        "leases",
+        "see the state of the API server (kubectl get --raw /readyz?verbose), or its log",
+    ),
+};
+const ANOTHER: &str = "ask the API server itself: something in between changes or repeats requests";
+
+impl KubernetesStore {
+    /// Checks the server, and reports the findings to `diagnosis`.
+    ///
+    /// # Errors
+    /// The configuration cannot be used, or the server fails during the checks.
+    pub(super) async fn examine_cluster(&mut self, diagnosis: &Diagnosis) -> Result<(), StoreError> {
+        let location = self.location.clone();
+        let cluster = location.cluster()?;
+        let (address, security) = (cluster.server.address(), &cluster.security);
+        let servers = Servers { addresses: from_ref(&address), security, remedies: &REMEDIES, fewer: "" };
+        let number = random::number() % SCRATCH;
+        let probe = probe_name(number);
+        let log_in = async |mut server: Server<'_>| {
+            let http = server.open_http(cluster.proxy.as_ref(), "/version").await?;
+            let api = async {
+                let mut api = Api::with(http, &location);
+                api.read(&probe).await?;
+                Ok(api)
+            };
+            server.log_in("leases", api).await
+        };
+        let Some((_, mut api)) = servers.log_in(diagnosis, log_in).await?.pop() else { return Ok(()) };
+        let found = format!("those of the namespace {} can be read", location.namespace);
+        diagnosis.found(Finding::ok("leases", found));
+        diagnosis.found(Finding::ok("credentials", format!("from {}", cluster.source)));
+        answers(diagnosis);
+        let Some(apart) = conditions(&mut api, &location, &probe, diagnosis).await? else { return Ok(()) };
+        watch(&mut api, &location, &probe, diagnosis).await?;
+        clock(&api, apart, diagnosis);
+        let request = async || api.read(&probe).await.map(drop);
+        diagnosis.measure_latency("requests", request).await?;
+        let name = LockName::new(&format!("dlock-doctor-{number}")).expect("letters and digits");
+        race::try_out_as(&name, || contender(location.clone()), diagnosis).await
+    }
+}
+
+/// Writes a Lease with conditions that hold and conditions that do not, and reports whether the server tells them apart. If so,
+/// returns how far the time of a write, as the Lease shows it, is from that of the reply.
+async fn conditions(
+    api: &mut Api,
+    location: &Location,
+    key: &str,
+    diagnosis: &Diagnosis,
+) -> Result<Option<Duration>, StoreError> {
+    diagnosis.begin("conditions");
+    let (found, attempt) = (api.read(key).await?, random::id());
+    let (now, empty) = (at(found.time), Ledger::default());
+    let held = held(now);
+    let change = Change { before: &empty, after: &held, attempt: &attempt, now };
+    let fresh = Lease::new(&location.namespace, key);
+    let sent = Moment::now();
+    let first = match &found.lease {
+        Some(lease) => api.write(key, false, lease.changed(&change)).await?,
+        None => api.write(key, true, fresh.changed(&change)).await?,
+    };
+    let took = Moment::now() - sent;
+    let (date, changed) = (api.date().unwrap_or_default(), first.as_ref().and_then(|first| first.changed));
+    let apart = match changed {
+        Some(changed) if changed > date => changed - date,
+        Some(changed) => (date - changed).saturating_sub(took),
+        None => Duration::ZERO,
+    };
+    let wrong = match first {
+        Some(first) => {
+            let attempt = random::id();
+            let change = Change { before: &held, after: &empty, attempt: &attempt, now };
+            let second = api.write(key, false, first.changed(&change)).await?;
+            let attempt = random::id();
+            let change = Change { attempt: &attempt, ..change };
+            let stale = api.write(key, false, first.changed(&change)).await?;
+            let anew = api.write(key, true, fresh.changed(&change)).await?;
+            match (second, stale, anew) {
+                (Some(_), None, None) => None,
+                (Some(_), Some(_), _) => Some("a write that expects an old version succeeds"),
+                (Some(_), None, Some(_)) => Some("a Lease is created although there is one"),
+                (None, ..) => Some("a write that expects the current version fails"),
+            }
+        }
+        None => Some("a write whose condition holds fails"),
+    };
+    let honoured = report_conditions(wrong, "resourceVersion is honoured", ANOTHER, diagnosis);
+    Ok(honoured.then_some(apart))
+}
+
+/// Returns a ledger with a holder, whose lease is as short as a Lease allows.
+fn held(now: Now) -> Ledger {
+    let mut ledger = Ledger::of_foreign_holder(now.wall);
+    for holder in &mut ledger.holders {
+        holder.token = random::id();
+        holder.identity =
+            Identity { pid: std::process::id(), command: "dlock doctor".into(), ..Identity::default() };
+        holder.lease_ends = Some(now.clock + Duration::from_secs(1));
+    }
+    ledger
+}
+
+/// Reports whether waiters may watch.
+async fn watch(
+    api: &mut Api,
+    location: &Location,
+    key: &str,
+    diagnosis: &Diagnosis,
+) -> Result<(), StoreError> {
+    diagnosis.begin("watch");
+    let version = api.read(key).await?.lease;
+    let version = version.as_ref().map(Lease::version).unwrap_or_default();
+    diagnosis.found(match Api::new(location).watch(key, version, 1).await? {
+        Ok(_) => Finding::ok("watch", "waiters are notified"),
+        Err(reply) => Finding::warning(
+            "watch",
+            format!("waiters cannot watch: {}", api.failure(&reply).await),
+            "a waiter finds a free lock late, when it asks again",
+            "grant the verb watch, see dlock doctor --policy",
+        ),
+    });
+    Ok(())
+}
+
+/// Reports whether the clock that counts agrees with the one that shows the renewals of other programs, which is this far from
+/// it, and with that of this host.
+fn clock(api: &Api, apart: Duration, diagnosis: &Diagnosis) {
+    if apart > CLOCKS {
+        diagnosis.found(Finding::problem(
+            "clock",
+            format!(
+                "the time of a write (managedFields) and that of its reply (Date) are {} apart",
+                show(Duration::from_secs(apart.as_secs_f64().round() as u64))
+            ),
+            "a command may run although a controller still has its Lease, or long after that",
+            "synchronize the clocks of the API servers, and of proxies in front of them (NTP)",
+        ));
+        return;
+    }
+    let refused = "credentials and certificates may seem to have expired";
+    let agree = || Finding::ok("clock", "this host and the server agree to the minute");
+    diagnosis.found(host_clock(api.time().unwrap_or_default(), "server", refused).unwrap_or_else(agree));
+}
+
+fn answers(diagnosis: &Diagnosis) {
+    let loss = "if the Lease is deleted, or etcd is restored to an earlier time; Kubernetes itself acknowledges a write when a \
+                majority of etcd's members have it";
+    diagnosis.answer(Question::Loss, Answer::new("yes", loss));
+    let found = "all API servers of the cluster read and write the same etcd, and dlock reads the latest state, not their caches";
+    diagnosis.answer(Question::OneServer, Answer::new("yes", found));
+    let clock = format!(
+        "the API server's clock, as its replies show it in whole seconds (Date), with {} for whole seconds and for servers that \
+         differ: a crashed holder's lock is free {} after --ttl at most ({} unless set); other programs count by their own clocks",
+        show(CLOCK_LAG),
+        show(CLOCK_LAG + Duration::from_secs(1)),
+        show(DEFAULT_TTL + CLOCK_LAG + Duration::from_secs(1))
+    );
+    diagnosis.answer(Question::LeaseClock, Answer::new("server", clock));
+}

@@ -1,0 +1,322 @@
+//! A Lease, as the lock of a ledger: its fields are those that client-go's leader election reads and writes
+//! (`client-go/tools/leaderelection`), and an annotation has the ledger.
+//!
+//! | in the annotation | besides the ledger |
+//! |---|---|
+//! | `attempt` | the number of the attempt that has written the Lease last, of all that dlock has made |
+//! | `holder` | `spec.holderIdentity` as it was written then |
+//!
+//! A Lease whose holder is another one was written by another program since: no hold in the ledger counts any more.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::backend::ledger::polling::CLOCK_LAG;
+use crate::backend::ledger::{HolderEntry, Ledger, Now, Unreadable};
+use crate::hex;
+
+/// The annotation with the ledger.
+pub(super) const LEDGER: &str = "dlock-ledger";
+/// How many digits of the digest of its token identify a holder.
+const DIGITS: usize = 16;
+
+/// A Lease as it was read.
+#[derive(Clone, Debug)]
+pub(super) struct Lease {
+    /// All that is to be written again, known or not.
+    object: Value,
+    /// When the server has seen its holder or its renewal change last, in whole seconds since 1970.
+    pub changed: Option<Duration>,
+}
+
+/// What an annotation has besides the ledger.
+#[derive(Default, Deserialize)]
+struct Mark {
+    #[serde(default)]
+    attempt: String,
+    #[serde(default)]
+    holder: String,
+}
+
+/// Why a Lease cannot be a lock.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Unusable {
+    #[error("a controller of Kubernetes chooses its holder (spec.strategy): use another name")]
+    Elected,
+    #[error("its annotation {LEDGER}: {0}")]
+    Unreadable(Unreadable),
+}
+
+/// What a Lease is to become.
+pub(super) struct Change<'a> {
+    /// The ledger that it has.
+    pub before: &'a Ledger,
+    /// The one that it gets.
+    pub after: &'a Ledger,
+    /// Identifies the attempt to write it.
+    pub attempt: &'a str,
+    /// The server's time.
+    pub now: Now,
+}
+
+impl Lease {
+    /// Returns a Lease that is not stored yet.
+    pub fn new(namespace: &str, name: &str) -> Lease {
+        let object = json!({
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": { "name": name, "namespace": namespace },
+            "spec": {},
+        });
+        Lease { object, changed: None }
+    }
+
+    /// Reads an object of the server; `None` if it is not a Lease.
+    pub fn of(mut object: Value) -> Option<Lease> {
+        let spec = object.as_object_mut()?.entry("spec").or_insert(json!({}));
+        spec.as_object()?;
+        let metadata = object.get_mut("metadata")?.as_object_mut()?;
+        metadata.get("resourceVersion")?.as_str()?;
+        metadata.entry("annotations").or_insert(json!({})).as_object()?;
+        let managers = metadata.remove("managedFields");
+        let times = managers.iter().filter_map(Value::as_array).flatten().filter_map(|manager| {
+            let fields = manager["fieldsV1"]["f:spec"].as_object()?;
+            let is_its = fields.contains_key("f:renewTime") || fields.contains_key("f:holderIdentity");
+            let time: Timestamp = manager["time"].as_str().filter(|_| is_its)?.parse().ok()?;
+            time.as_second().try_into().ok().map(Duration::from_secs)
+        });
+        let changed = times.max();
+        Some(Lease { object, changed })
+    }
+
+    /// Returns its name.
+    pub fn name(&self) -> &str {
+        self.object["metadata"]["name"].as_str().unwrap_or_default()
+    }
+
+    /// Returns its version.
+    pub fn version(&self) -> &str {
+        self.object["metadata"]["resourceVersion"].as_str().unwrap_or_default()
+    }
+
+    /// Returns the annotation with the ledger.
+    pub fn annotation(&self) -> Option<&str> {
+        self.object["metadata"]["annotations"][LEDGER].as_str()
+    }
+
+    /// Returns the number of the attempt that has written it.
+    pub fn attempt(&self) -> Option<String> {
+        let mark = serde_json::from_str::<Mark>(self.annotation()?).ok()?;
+        Some(mark.attempt)
+    }
+
+    /// Returns who holds it, for all programs, and when that was confirmed, as the holder says.
+    pub fn renewal(&self) -> (&str, &str) {
+        let text = |field: &str| self.object["spec"][field].as_str().unwrap_or_default();
+        (text("holderIdentity"), text("renewTime"))
+    }
+
+    /// Returns the ledger, with the hold of another program as that of a foreign holder: it counts from the server's time of its
+    /// last renewal, or else from when it was `seen` first.
+    ///
+    /// # Errors
+    /// It is not a lock.
+    pub fn ledger(&self, seen: Duration) -> Result<Ledger, Unusable> {
+        if self.object["spec"]["strategy"].as_str().is_some_and(|strategy| !strategy.is_empty()) {
+            return Err(Unusable::Elected);
+        }
+        let (mut ledger, written) = match self.annotation() {
+            None => (Ledger::default(), String::new()),
+            Some(text) => {
+                let ledger = Ledger::parse(text.as_bytes()).map_err(Unusable::Unreadable)?;
+                (ledger, serde_json::from_str::<Mark>(text).unwrap_or_default().holder)
+            }
+        };
+        let (holder, _) = self.renewal();
+        if holder != written {
+            ledger.holders.clear();
+        }
+        if holder != written && !holder.is_empty() {
+            let spec = &self.object["spec"];
+            let acquired = spec["acquireTime"].as_str().and_then(|time| time.parse::<Timestamp>().ok());
+            let acquired = acquired.and_then(|time| time.as_microsecond().try_into().ok()).unwrap_or(0);
+            let lease = spec["leaseDurationSeconds"].as_u64().filter(|seconds| *seconds > 0);
+            let lease = lease.map(Duration::from_secs);
+            for mut foreign in Ledger::of_foreign_holder(acquired).holders {
+                // What was shown is not removed if another program has the lock by then.
+                foreign.ticket = number(&format!("{holder} {acquired}"));
+                foreign.lease = lease;
+                let since = self.changed.unwrap_or(seen) + CLOCK_LAG;
+                foreign.lease_ends = lease.map(|lease| since.saturating_add(lease));
+                ledger.holders.push(foreign);
+            }
+        }
+        Ok(ledger)
+    }
+
+    /// Returns what is to be written. The version stays in it, if it has one: the server refuses it for another one.
+    pub fn changed(&self, change: &Change<'_>) -> Vec<u8> {
+        let Change { before, after, attempt, now } = change;
+        let mut object = self.object.clone();
+        let is_foreign = |holder: &&HolderEntry| holder.identity().is_none();
+        let mut ledger = (*after).clone();
+        ledger.holders.retain(|holder| !is_foreign(&holder));
+        let written = ledger.holders.first().map(identity).unwrap_or_default();
+        if after.holders.iter().find(is_foreign).is_none() {
+            let (holder, _) = self.renewal();
+            let is_renewed = holder != written || (!written.is_empty() && before.holders != after.holders);
+            let is_new = holder != written;
+            let spec = object["spec"].as_object_mut().expect("checked when it was read");
+            if is_renewed {
+                renew(spec, &written, rest(&ledger.holders, *now), is_new, *now);
+            }
+        }
+        let mut document = json!({ "attempt": attempt, "holder": written });
+        let Ok(Value::Object(fields)) = serde_json::to_value(&ledger) else {
+            unreachable!("a ledger is an object")
+        };
+        document.as_object_mut().expect("it was made so").extend(fields);
+        object["metadata"]["annotations"][LEDGER] = document.to_string().into();
+        object.to_string().into_bytes()
+    }
+}
+
+/// Writes who holds the Lease, and for how many seconds; nobody, for an empty text.
+fn renew(spec: &mut Map<String, Value>, holder: &str, seconds: u64, is_new: bool, now: Now) {
+    let time = Timestamp::from_microsecond(now.wall.try_into().unwrap_or(i64::MAX)).unwrap_or(Timestamp::MAX);
+    let time = Value::from(format!("{time:.6}"));
+    if is_new && !holder.is_empty() {
+        let transitions = spec.get("leaseTransitions").and_then(Value::as_u64);
+        spec.insert("leaseTransitions".into(), transitions.map_or(0, |count| count + 1).into());
+    }
+    spec.insert("holderIdentity".into(), holder.into());
+    spec.insert("leaseDurationSeconds".into(), seconds.into());
+    if is_new {
+        spec.insert("acquireTime".into(), time.clone());
+    }
+    spec.insert("renewTime".into(), time);
+}
+
+/// Returns how many seconds the lock is held at most unless it is renewed; 1 if it is not held. The time may be ahead, which
+/// only the lease that was counted from it allows for.
+fn rest(holders: &[HolderEntry], now: Now) -> u64 {
+    let ends = holders.iter().filter_map(|holder| holder.lease_ends.max(holder.kept_until)).max();
+    let ahead = if holders.len() > 1 { CLOCK_LAG } else { Duration::ZERO };
+    let rest = (ends.unwrap_or_default() + ahead).saturating_sub(now.clock);
+    let seconds = rest.as_secs() + u64::from(rest.subsec_nanos() > 0);
+    seconds.clamp(1, i32::MAX.unsigned_abs().into())
+}
+
+/// Returns what identifies a holder for all programs: unique, and without its token.
+fn identity(holder: &HolderEntry) -> String {
+    let digest = hex::encode(&Sha256::digest(&holder.token));
+    format!("{}_{}_{}", holder.identity.host, holder.identity.pid, &digest[..DIGITS])
+}
+
+/// Returns a number that identifies a text.
+fn number(text: &str) -> u64 {
+    let digest = Sha256::digest(text);
+    digest[..8].iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Now = Now { clock: Duration::from_secs(1_000), wall: 1_000_000_000 };
+
+    fn lease(spec: &Value) -> Lease {
+        let metadata = json!({ "name": "x", "resourceVersion": "1" });
+        Lease::of(json!({ "kind": "Lease", "metadata": metadata, "spec": spec })).expect("a Lease")
+    }
+
+    /// Returns the Lease as it is after this change.
+    fn written(lease: &Lease, before: &Ledger, after: &Ledger) -> Lease {
+        let change = Change { before, after, attempt: "a", now: NOW };
+        let object = serde_json::from_slice(&lease.changed(&change)).expect("JSON");
+        Lease::of(object).expect("a Lease")
+    }
+
+    fn held(ends: u64) -> Ledger {
+        let mut ledger = Ledger::of_foreign_holder(0);
+        let holder = &mut ledger.holders[0];
+        (holder.token, holder.lease_ends) = ("t".to_owned(), Some(Duration::from_secs(ends)));
+        (holder.identity.host, holder.identity.pid) = ("h".to_owned(), 7);
+        ledger
+    }
+
+    #[test]
+    fn a_lease_has_the_holder_of_its_ledger() {
+        let (free, first, renewed) = (Ledger::default(), held(1_032), held(1_042));
+        let taken = written(&lease(&json!({})), &free, &first);
+        let digest = hex::encode(&Sha256::digest("t"));
+        assert_eq!(
+            taken.renewal(),
+            (format!("h_7_{}", &digest[..16]).as_str(), "1970-01-01T00:16:40.000000Z")
+        );
+        assert_eq!(taken.object["spec"]["leaseDurationSeconds"], 32);
+        assert_eq!(taken.object["spec"]["leaseTransitions"], 0);
+        assert_eq!(taken.ledger(Duration::ZERO), Ok(first.clone()));
+        assert_eq!(taken.attempt().as_deref(), Some("a"));
+        // A waiter changes nothing that other programs look at.
+        let mut joined = first.clone();
+        joined.waiters = Ledger::of_foreign_waiter(1).waiters;
+        assert_eq!(written(&taken, &first, &joined).object["spec"], taken.object["spec"]);
+        let kept = written(&taken, &first, &renewed);
+        assert_eq!(kept.object["spec"]["leaseDurationSeconds"], 42);
+        let released = written(&kept, &renewed, &free);
+        assert_eq!((released.renewal().0, &released.object["spec"]["leaseDurationSeconds"]), ("", &json!(1)));
+        assert_eq!(written(&released, &free, &first).object["spec"]["leaseTransitions"], 1);
+    }
+
+    #[test]
+    fn another_holder_is_foreign_and_ends_all_holds() {
+        let mut taken = written(&lease(&json!({})), &Ledger::default(), &held(1_032));
+        let spec = taken.object["spec"].as_object_mut().expect("an object");
+        spec.insert("holderIdentity".into(), "c".into());
+        spec.insert("leaseDurationSeconds".into(), 15.into());
+        let ledger = taken.ledger(Duration::from_secs(2_000)).expect("a ledger");
+        let [holder] = ledger.holders.as_slice() else { panic!("{ledger:?}") };
+        assert_eq!((holder.identity(), holder.lease_ends), (None, Some(Duration::from_secs(2_000 + 2 + 15))));
+        // It is not written, and neither is the ledger's own holder.
+        let joined = written(&taken, &ledger, &ledger);
+        assert_eq!(joined.object["spec"], taken.object["spec"]);
+        assert_eq!(joined.ledger(Duration::from_secs(2_000)), Ok(ledger));
+        taken.object["spec"]["holderIdentity"] = "".into();
+        assert_eq!(taken.ledger(Duration::ZERO).map(|ledger| ledger.holders.len()), Ok(0));
+    }
+
+    #[test]
+    fn the_lease_of_another_program_counts_from_the_time_of_the_server() {
+        let manager =
+            |time: &str, field: &str| json!({ "time": time, "fieldsV1": { "f:spec": { field: {} } } });
+        let managers = json!([
+            manager("1970-01-01T00:01:00Z", "f:renewTime"),
+            manager("1970-01-01T00:02:00Z", "f:leaseTransitions"),
+            { "time": "1970-01-01T00:03:00Z", "fieldsV1": { "f:metadata": {} } },
+        ]);
+        let metadata = json!({ "resourceVersion": "1", "managedFields": managers });
+        let spec = json!({ "holderIdentity": "c", "leaseDurationSeconds": 15 });
+        let lease = Lease::of(json!({ "metadata": metadata, "spec": spec })).expect("a Lease");
+        let ledger = lease.ledger(Duration::from_secs(9_000)).expect("a ledger");
+        assert_eq!(ledger.holders[0].lease_ends, Some(Duration::from_secs(60 + 2 + 15)));
+    }
+
+    #[test]
+    fn what_is_no_lock_is_refused() {
+        for object in
+            [json!([]), json!({}), json!({ "metadata": { "resourceVersion": 1 } }), json!({ "metadata": [] })]
+        {
+            assert!(Lease::of(object.clone()).is_none(), "{object}");
+        }
+        let elected = lease(&json!({ "strategy": "OldestEmulationVersion" }));
+        assert_eq!(elected.ledger(Duration::ZERO), Err(Unusable::Elected));
+        let mut damaged = lease(&json!({}));
+        damaged.object["metadata"]["annotations"][LEDGER] = "{".into();
+        assert_eq!(damaged.ledger(Duration::ZERO), Err(Unusable::Unreadable(Unreadable::Damaged)));
+    }
+}

@@ -1,0 +1,218 @@
+//! The driver: decides on a ledger as it was read, and stores it if nobody else was faster.
+
+use std::time::Duration;
+
+use super::gate::Observation;
+use super::{DocumentStore, Revision, Seen, Shortcut};
+use crate::backend::ledger::driver::{MAX_CONFLICTS, busy_ledger, states};
+use crate::backend::ledger::observed::{Gate, Now, Observed};
+use crate::backend::ledger::store::{
+    AnyReply, Decide, Decision, Done, EXHAUSTED, Effect, Purpose, Shape, Watch,
+};
+use crate::backend::ledger::value::Ledger;
+use crate::backend::{Loss, StoreError};
+use crate::clock::Moment;
+use crate::lock::{LockName, LockState, NotedRecord};
+
+/// The driver of documents.
+#[derive(Debug)]
+pub struct Documents<V> {
+    /// The ledger that this client has read or stored last, of one lock; `None` if it may have changed since, as after a
+    /// request without a reply.
+    last: Option<(LockName, Seen<V>)>,
+}
+
+impl<V> Default for Documents<V> {
+    fn default() -> Documents<V> {
+        Documents { last: None }
+    }
+}
+
+/// What is observed of a hold whose session has ended, and the gate with it, when the store cannot be queried: only
+/// that the hold is lost.
+struct GateLost;
+
+impl Observed for GateLost {
+    fn now(&self) -> Now {
+        Now { clock: Duration::ZERO, wall: 0 }
+    }
+
+    fn gate(&self) -> Gate {
+        Gate::Untried
+    }
+
+    fn loss(&self) -> Option<Loss> {
+        Some(Loss::Gone)
+    }
+}
+
+impl<S: DocumentStore<Version: Clone>> Shape<S> for Documents<S::Version> {
+    async fn change(
+        &mut self,
+        store: &mut S,
+        name: &LockName,
+        purpose: Purpose,
+        decide: Decide,
+    ) -> Result<Done<AnyReply>, StoreError> {
+        let has_lost_gate = |store: &S, done: &Result<_, _>| {
+            matches!(done, Err(StoreError::Unavailable { .. })) && store.has_lost_gate(&purpose)
+        };
+        let mut done = self.attempt(store, name, &purpose, &decide).await;
+        if has_lost_gate(store, &done) {
+            // Another session may see who holds the lock now.
+            done = self.attempt(store, name, &purpose, &decide).await;
+        }
+        if matches!(purpose, Purpose::Renew(_)) && has_lost_gate(store, &done) {
+            return match decide(&mut Ledger::default(), &GateLost) {
+                Decision::Done { value, .. } => Ok(Done::of(value)),
+                _ => unreachable!("a lost hold is neither kept nor taken"),
+            };
+        }
+        done
+    }
+
+    async fn read(
+        &mut self,
+        store: &mut S,
+        names: &[LockName],
+        view: impl Fn(&LockName, &Ledger, &dyn Observed) -> LockState + Send + 'static,
+    ) -> Result<(u64, Vec<LockState>), StoreError> {
+        states(names, view, async |name| {
+            let seen = store.load(name, &Purpose::Operate, &Shortcut::None, None).await?;
+            let mut observation = Observation::of(store, seen.now, Duration::ZERO);
+            let ledger = observation.observe(store, name, &Purpose::Operate, seen).await?;
+            Ok((ledger, observation))
+        })
+        .await
+    }
+
+    async fn history(&mut self, store: &mut S, name: &LockName) -> Result<Vec<NotedRecord>, StoreError> {
+        let seen = store.load(name, &Purpose::History, &Shortcut::None, None).await?;
+        if let Some(why) = store.lacks_ledgers() {
+            return Err(StoreError::Config(why));
+        }
+        Ok(seen.ledger.history.into_iter().rev().collect())
+    }
+}
+
+impl<V: Clone> Documents<V> {
+    /// Returns the ledger of this lock, if it is known, with the time as it should be now.
+    fn recall(&self, name: &LockName) -> Option<Seen<V>> {
+        let (_, seen) = self.last.as_ref().filter(|(of, _)| of == name)?;
+        Some(Seen { now: time_since(seen.now, seen.sent), sent: Moment::now(), ..seen.clone() })
+    }
+
+    /// Changes a ledger, see [`Shape::change`].
+    ///
+    /// # Errors
+    /// The store could not be queried, the ledger is in an unknown format, or it is changed too often by others.
+    async fn attempt<S: DocumentStore<Version = V>>(
+        &mut self,
+        store: &mut S,
+        name: &LockName,
+        purpose: &Purpose,
+        decide: &Decide,
+    ) -> Result<Done<AnyReply>, StoreError> {
+        let asked = Moment::now();
+        let has_gate = store.gate_lifetime().is_some();
+        let mut recalled = self.recall(name);
+        let shortcut = match Shortcut::of(purpose, recalled.as_ref(), decide) {
+            // The gate must be passed before the grant is stored.
+            Shortcut::TakeIfIdle(_) if has_gate => Shortcut::None,
+            shortcut => shortcut,
+        };
+        let mut observation = None;
+        // A release that leaves a gate first needs a fresh ledger: other processes may be inside the hold.
+        let leaves_gate_first = has_gate && (!store.swaps_gate() || store.passed(purpose).is_none());
+        let may_recall = matches!(purpose, Purpose::Release(_)) && !leaves_gate_first;
+        for _ in 0..MAX_CONFLICTS {
+            self.last = None;
+            let (seen, is_current) = match recalled.take() {
+                Some(seen) if may_recall => (seen, false),
+                known => (store.load(name, purpose, &shortcut, known.as_ref()).await?, true),
+            };
+            if let Some(why) = store.lacks_ledgers().filter(|_| matches!(purpose, Purpose::Operate)) {
+                return Err(StoreError::Config(why));
+            }
+            let age = asked - seen.sent;
+            let observation = observation.get_or_insert_with(|| Observation::of(store, seen.now, age));
+            let (version, time, sent) = (seen.version.clone(), seen.now, seen.sent);
+            let known = |ledger, version| {
+                Some((name.clone(), Seen { ledger, version, now: time, sent, occupants: None }))
+            };
+            let before = observation.observe(store, name, purpose, seen).await?;
+            let (ledger, value, effect, watch) = loop {
+                let mut ledger = observation.ledger(&before);
+                match (decide(&mut ledger, observation), purpose) {
+                    (Decision::Done { value, effect, watch }, _) => {
+                        if observation.leave(store, purpose, &ledger, effect).await? {
+                            break (ledger, value, effect, watch);
+                        }
+                    }
+                    (Decision::PassGate(mode), Purpose::Claim(claim) | Purpose::Renew(claim)) => {
+                        observation.pass(store, purpose, claim, mode).await?;
+                    }
+                    (Decision::PassGate(_), _) => unreachable!("only a claim and a hold pass the gate"),
+                    (Decision::Exhausted, _) => {
+                        return Err(StoreError::Config(format!("{name}: {EXHAUSTED}")));
+                    }
+                }
+            };
+            let is_foreign = watch.iter().any(|event| matches!(event, Watch::Gate(_)));
+            let is_subscribed = match effect {
+                Effect::Wait(ticket) => {
+                    let waiter = ledger.waiters.iter().find(|waiter| waiter.ticket == ticket);
+                    waiter.is_some_and(|waiter| store.is_subscribed(name, waiter))
+                }
+                _ => true,
+            };
+            let stored = if ledger != before || !is_subscribed {
+                let mut called = called(&before, &ledger);
+                let next = next(&ledger, &called);
+                called.extend(first_behind_kept(&before, &ledger));
+                let now = time_since(time, sent);
+                let revision = Revision { before: &before, ledger: &ledger, now, effect, called, next };
+                store.swap(name, purpose, version, revision).await?
+            } else {
+                Some(version).filter(|_| is_current)
+            };
+            if let Some(version) = stored {
+                self.last = known(ledger, version);
+                // Foreign programs send no notifications, but the store may.
+                let is_watched = store.is_notified() && (!is_foreign || store.is_gate_watched());
+                return Ok(Done { is_watched, ..Done::of(value) });
+            }
+        }
+        Err(busy_ledger(name))
+    }
+}
+
+/// Returns the time of the store now: `now` is what its clock showed in the reply to a request that was sent at `sent`.
+/// The result may be ahead of the clock, by no more than the request took.
+fn time_since(now: Now, sent: Moment) -> Now {
+    let since = Moment::now() - sent;
+    let micros = u64::try_from(since.as_micros()).unwrap_or(u64::MAX);
+    Now { clock: now.clock + since, wall: now.wall.saturating_add(micros) }
+}
+
+/// Returns the first waiter if it still expects a hold to end with its lease, although the hold was released and ends
+/// sooner: with its minimum hold time (`--min-hold`).
+fn first_behind_kept(before: &Ledger, after: &Ledger) -> Option<u64> {
+    let first = |ledger: &Ledger| ledger.waiters.first().map(|waiter| waiter.ticket);
+    let is_told = after.kept() <= before.kept() && first(after) == first(before);
+    first(after).filter(|_| !before.waiters.is_empty() && after.kept() > 0 && !is_told)
+}
+
+/// Returns the waiter behind the last one that is called.
+pub fn next(ledger: &Ledger, called: &[u64]) -> Option<u64> {
+    let last = ledger.waiters.iter().position(|waiter| Some(&waiter.ticket) == called.last())?;
+    ledger.waiters.get(last + 1).map(|waiter| waiter.ticket)
+}
+
+/// Returns the tickets of the waiters that are called in a ledger and were not before.
+pub fn called(before: &Ledger, after: &Ledger) -> Vec<u64> {
+    let was_called =
+        |ticket| before.waiters.iter().any(|waiter| waiter.ticket == ticket && waiter.called.is_some());
+    let called = after.waiters.iter().filter(|waiter| waiter.called.is_some() && !was_called(waiter.ticket));
+    called.map(|waiter| waiter.ticket).collect()
+}

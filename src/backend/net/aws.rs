@@ -1,0 +1,20 @@
+//! What the stores of AWS share, and those that are compatible with them: credentials, signatures, and the XML of replies.
+//!
+//! Used by the stores of AWS. What always holds: a secret is registered before it is used, and no request is sent to a host
+//! that the environment, the configuration files of AWS or the URL do not name.
+
+mod credentials;
+pub mod doctor;
+mod keys;
+mod profile;
+mod provider;
+mod service;
+mod signature;
+mod xml;
+
+pub use self::credentials::Credentials;
+pub use self::keys::Keys;
+pub use self::profile::{Profile, Settings};
+pub use self::service::{Service, partition, skew};
+pub use self::signature::{Scope, encoded, sign};
+pub use self::xml::{element, elements};

@@ -1,0 +1,196 @@
+//! The credentials of this process: where they are found, and when they are renewed.
+
+use std::time::Duration;
+
+use super::keys::Keys;
+use super::profile::{Profile, Settings};
+use super::provider;
+use crate::backend::{StoreError, net};
+use crate::clock::Moment;
+
+/// Credentials are renewed when they end within this time: longer than a lease is usually, so that a renewal has more than one
+/// chance.
+const BEFORE_END: Duration = Duration::from_secs(5 * 60);
+/// How long it takes until a renewal that has failed is tried again, while the credentials are still valid.
+const AGAIN: Duration = Duration::from_secs(60);
+/// How long a renewal may take then: the lease of a lock goes on meanwhile.
+const RENEW_WITHIN: Duration = Duration::from_secs(2);
+
+/// The credentials of this process, and what they were found by.
+#[derive(Clone)]
+pub struct Credentials {
+    /// Those of the URL.
+    own: net::Credentials,
+    settings: Settings,
+    region: String,
+    keys: Option<Keys>,
+    /// When they were renewed last, or that was tried.
+    tried: Moment,
+    /// Where they come from, for doctor.
+    source: &'static str,
+}
+
+impl Credentials {
+    /// Returns the credentials of a URL, or else those that these settings describe; `region` is that of the service that
+    /// issues them. Nothing is read yet.
+    pub fn new(own: &net::Credentials, settings: &Settings, region: &str) -> Credentials {
+        let (own, settings, region) = (own.clone(), settings.clone(), region.to_owned());
+        Credentials { own, settings, region, keys: None, tried: Moment::now(), source: "" }
+    }
+
+    /// Returns the source of the keys.
+    pub fn source(&self) -> &'static str {
+        self.source
+    }
+
+    /// Returns a key that is valid now. One that ends soon is renewed; if that fails, it is used until its end.
+    ///
+    /// # Errors
+    /// There are no credentials, or none that this reads, or their source has failed.
+    pub async fn keys(&mut self) -> Result<Keys, StoreError> {
+        if let Some(keys) = self.keys.clone().filter(|keys| !keys.left().is_zero()) {
+            if keys.left() > BEFORE_END || Moment::now() - self.tried < AGAIN {
+                return Ok(keys);
+            }
+            // Before anything is asked: an attempt that takes too long is not repeated with the next request.
+            self.tried = Moment::now();
+            if let Ok(Ok((keys, _))) = tokio::time::timeout(RENEW_WITHIN, self.find()).await {
+                self.keys = Some(keys);
+            }
+            return Ok(self.keys.clone().unwrap_or(keys));
+        }
+        self.tried = Moment::now();
+        let (keys, source) = self.find().await?;
+        self.source = source;
+        self.keys = Some(keys.clone());
+        Ok(keys)
+    }
+
+    /// Forgets the keys, which were refused: perhaps their source has new ones.
+    pub fn forget(&mut self) {
+        self.keys = None;
+    }
+
+    /// Looks for credentials in the order of AWS's command-line interface (`botocore.credentials`).
+    async fn find(&self) -> Result<(Keys, &'static str), StoreError> {
+        let settings = &self.settings;
+        if let Some(id) = self.own.username()
+            && let Some(secret) = self.own.password()?
+        {
+            return Ok((Keys::new(id, &secret, None), "the URL"));
+        }
+        if !settings.names_profile()
+            && let Some(keys) = of_environment(settings)?
+        {
+            return Ok((keys, "the environment"));
+        }
+        let profile = settings.profile()?;
+        if let Some(found) = self.of_profile(&profile, 0).await? {
+            return Ok(found);
+        }
+        if let Some(keys) = provider::container(settings).await? {
+            return Ok((keys, "the container's endpoint"));
+        }
+        if let Some(keys) = provider::instance(settings).await? {
+            return Ok((keys, "the instance's metadata service"));
+        }
+        Err(StoreError::Denied(
+            "there are no credentials of AWS: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, name a profile by AWS_PROFILE, or \
+             give the container or instance a role"
+                .into(),
+        ))
+    }
+
+    /// Looks in a profile, which is the source of this many others.
+    async fn of_profile(
+        &self,
+        profile: &Profile,
+        depth: u32,
+    ) -> Result<Option<(Keys, &'static str)>, StoreError> {
+        let settings = &self.settings;
+        let role = profile.get("role_arn");
+        let session = profile.get("role_session_name").or(settings.variable("AWS_ROLE_SESSION_NAME"));
+        let sts = provider::Sts { settings, region: profile.get("region").unwrap_or(&self.region), session };
+        if let (Some(role), None) = (role, profile.get("web_identity_token_file")) {
+            if depth > 4 || profile.get("mfa_serial").is_some() {
+                return Err(StoreError::Config(format!(
+                    "profile '{}': a role that needs a person (mfa_serial), or a chain of too many roles: see aws configure \
+                     export-credentials",
+                    profile.name
+                )));
+            }
+            let source = Box::pin(self.source_of(profile, depth)).await?;
+            let external = profile.get("external_id");
+            return sts
+                .assume_role(&source, role, external)
+                .await
+                .map(|keys| Some((keys, "an assumed role")));
+        }
+        let in_environment = || {
+            let is_meant = depth == 0 && !settings.names_profile();
+            let role = settings.variable("AWS_ROLE_ARN").filter(|_| is_meant)?;
+            Some((role, settings.variable("AWS_WEB_IDENTITY_TOKEN_FILE")?))
+        };
+        let identity = role.zip(profile.get("web_identity_token_file")).or_else(in_environment);
+        if let Some((role, file)) = identity {
+            return sts.web_identity(role, file).await.map(|keys| Some((keys, "a web identity")));
+        }
+        if profile.get("sso_session").or(profile.get("sso_start_url")).is_some() {
+            return Err(StoreError::Config(format!(
+                "profile '{}' logs in by SSO, which dlock does not: run dlock under the variables that aws configure \
+                 export-credentials --profile {} --format env prints",
+                profile.name, profile.name
+            )));
+        }
+        if let Some(keys) = of_files(profile) {
+            return Ok(Some((keys, "a profile")));
+        }
+        match profile.get("credential_process") {
+            Some(command) => {
+                let keys = provider::process(command).await;
+                keys.map(|keys| Some((keys, "the credential process of a profile")))
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// Returns the keys that a profile assumes its role with.
+    async fn source_of(&self, profile: &Profile, depth: u32) -> Result<Keys, StoreError> {
+        let settings = &self.settings;
+        let missing = || {
+            StoreError::Config(format!(
+                "profile '{}': role_arn needs a source_profile with credentials, or a credential_source",
+                profile.name
+            ))
+        };
+        if let Some(source) = profile.get("source_profile") {
+            if source == profile.name {
+                return of_files(profile).ok_or_else(missing);
+            }
+            let source = settings.profile_of(source, true)?;
+            let found = self.of_profile(&source, depth + 1).await?;
+            return found.map(|(keys, _)| keys).ok_or_else(missing);
+        }
+        let keys = match profile.get("credential_source") {
+            Some("Environment") => of_environment(settings)?,
+            Some("EcsContainer") => provider::container(settings).await?,
+            Some("Ec2InstanceMetadata") => provider::instance(settings).await?,
+            _ => None,
+        };
+        keys.ok_or_else(missing)
+    }
+}
+
+/// Returns the keys that the files have for a profile, if there are any.
+fn of_files(profile: &Profile) -> Option<Keys> {
+    let (id, secret) = profile.get("aws_access_key_id").zip(profile.get("aws_secret_access_key"))?;
+    Some(Keys::new(id, secret, profile.get("aws_session_token")))
+}
+
+/// Returns the keys in the environment, if there are any.
+fn of_environment(settings: &Settings) -> Result<Option<Keys>, StoreError> {
+    let Some(id) = settings.variable("AWS_ACCESS_KEY_ID") else { return Ok(None) };
+    let missing = || StoreError::Config("AWS_ACCESS_KEY_ID is set without AWS_SECRET_ACCESS_KEY".into());
+    let secret = settings.variable("AWS_SECRET_ACCESS_KEY").ok_or_else(missing)?;
+    Ok(Some(Keys::new(id, secret, settings.variable("AWS_SESSION_TOKEN"))))
+}

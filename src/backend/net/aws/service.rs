@@ -1,0 +1,122 @@
+//! One of AWS's services, as a URL, the environment and the configuration files of AWS name its server.
+
+use std::time::Duration;
+
+use super::profile::Settings;
+use crate::backend::StoreError;
+use crate::backend::net::http::{Endpoint, Reply};
+use crate::backend::net::{Security, TlsSettings};
+use crate::backend::options::Options;
+use crate::backend::url::{Environment, Host, Url, UrlError};
+use crate::clock::wall_micros;
+use crate::duration::show_distance;
+
+/// The region of a server that is not AWS's and does not say another one.
+const USUAL_REGION: &str = "us-east-1";
+
+/// A service in a region, and what the environment says of it.
+pub struct Service {
+    /// The settings of the profile that the URL names (`profile=`), or the environment.
+    pub settings: Settings,
+    /// The region.
+    pub region: String,
+    /// The server.
+    pub server: Endpoint,
+    /// Nobody names the server: it is AWS's own.
+    pub is_aws: bool,
+}
+
+impl Service {
+    /// Returns the service of this name by the options `endpoint`, `region` and `profile`; `variable` names its endpoint, and
+    /// `thing` is what is in the region. An endpoint that is not in the URL is added to the options.
+    ///
+    /// # Errors
+    /// There is no region, a value is not one, or the profile cannot be read.
+    pub fn of(
+        options: &mut Options,
+        environment: Environment<'_>,
+        (name, variable, thing): (&str, &'static str, &str),
+    ) -> Result<Service, UrlError> {
+        let settings = Settings::of(environment, options.given("profile"));
+        let wrong = |error: StoreError| UrlError::new(error.to_string());
+        let profile = settings.profile().map_err(wrong)?;
+        let region = options.given("region").filter(|region| !region.is_empty());
+        let region =
+            region.or_else(|| settings.variable("AWS_REGION").or(settings.variable("AWS_DEFAULT_REGION")));
+        let region = region.or_else(|| profile.get("region")).map(str::to_owned);
+        let named = options.given("endpoint").filter(|endpoint| !endpoint.is_empty());
+        let endpoint = match (named, settings.endpoint(variable).map_err(wrong)?) {
+            (Some(named), _) => Some(Endpoint::parse(named).map_err(|error| error.about("endpoint"))?),
+            (None, Some((source, url))) => {
+                options.add("endpoint", &url)?;
+                let named = |error| UrlError::new(format!("{source}: {error}"));
+                Some(Endpoint::parse(&url).map_err(named)?)
+            }
+            (None, None) => None,
+        };
+        let is_aws = endpoint.is_none();
+        if endpoint.as_ref().is_some_and(|endpoint| !["", "/"].contains(&endpoint.path.as_str())) {
+            return Err(UrlError::new("endpoint= is a server, without a path").about("endpoint"));
+        }
+        let region = match region {
+            Some(region) => region,
+            None if is_aws => {
+                return Err(UrlError::new(format!(
+                    "the region of the {thing} is missing: add region=, or set AWS_REGION"
+                )));
+            }
+            None => USUAL_REGION.to_owned(),
+        };
+        let allowed = |character: char| character.is_ascii_alphanumeric() || character == '-';
+        if !region.chars().all(allowed) {
+            return Err(
+                UrlError::value("region", "the name of a region, such as eu-west-1", &region).about("region")
+            );
+        }
+        let server = endpoint.unwrap_or_else(|| own_server(name, &region));
+        Ok(Service { settings, region, server, is_aws })
+    }
+
+    /// Returns how the server is reached.
+    ///
+    /// # Errors
+    /// Options contradict each other.
+    pub fn security(&self, url: &Url, options: &mut Options) -> Result<Security, UrlError> {
+        let is_secure = self.server.is_secure;
+        if let Some(file) = self.settings.variable("AWS_CA_BUNDLE")
+            && options.given("ca_file").is_none()
+            && is_secure
+        {
+            options.add("ca_file", file).map_err(|error| UrlError::new(format!("AWS_CA_BUNDLE: {error}")))?;
+        }
+        let tls = is_secure.then(TlsSettings::default);
+        let other = if is_secure { "endpoint=http" } else { "endpoint=https" };
+        Security::new(url, options, tls, other.to_owned(), ": use an endpoint= with https://")
+    }
+}
+
+/// Returns the server of one of AWS's services in a region.
+pub(super) fn own_server(service: &str, region: &str) -> Endpoint {
+    let domain = if region.starts_with("cn-") { "amazonaws.com.cn" } else { "amazonaws.com" };
+    let host = Host { name: format!("{service}.{region}.{domain}"), port: None };
+    Endpoint { host, is_secure: true, path: String::new() }
+}
+
+/// Returns the partition of AWS that a region is in, as in the names of resources.
+pub fn partition(region: &str) -> &'static str {
+    match region.split('-').next() {
+        Some("cn") => "aws-cn",
+        Some("us") if region.starts_with("us-gov-") => "aws-us-gov",
+        _ => "aws",
+    }
+}
+
+/// Returns how far the clock of this host is from the service's, in words.
+pub fn skew(reply: &Reply) -> String {
+    let now = Duration::from_micros(wall_micros());
+    match reply.date() {
+        Some(date) if now > date => format!("{} ahead of the store's", show_distance(now - date)),
+        Some(date) => format!("{} behind the store's", show_distance(date - now)),
+        None => "not that of the store".to_owned(),
+    }
+}

@@ -1,0 +1,91 @@
+//! What `dlock doctor` asks of each server that speaks HTTP: it reaches it, perhaps through a proxy, and reports whether the
+//! conditions of writes hold, and how far the clocks are from each other.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use super::{Client, Method, Proxy, Request, as_uri};
+use crate::backend::StoreError;
+use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question};
+use crate::backend::net::reachability::{Server, certificate, plain_text};
+use crate::clock::wall_micros;
+use crate::duration::show;
+
+/// Nothing is ever deleted: so many names, which doctor makes, are used again.
+pub const SCRATCH: u64 = 16;
+/// How far the clock of this host may be from the server's before a warning is given.
+const CLOCK_WARNING: Duration = Duration::from_secs(60);
+
+impl Server<'_> {
+    /// Connects as a client does, and sends a first request for `path` through the proxy, if there is one.
+    ///
+    /// # Errors
+    /// The finding about what failed. The others have been reported.
+    pub async fn open_http(&mut self, proxy: Option<&Proxy>, path: &str) -> Result<Client, Finding> {
+        let Some(proxy) = proxy else {
+            let client = Client::over(self.open().await?, self.address, self.security).await;
+            return client.map_err(|error| self.remedies.refusal(&error));
+        };
+        let Server { address, security, remedies, diagnosis, .. } = *self;
+        let remedy = format!("check {proxy}, or list the host in NO_PROXY");
+        let refused = |error: StoreError| Finding::refusal("proxy", &error, &remedy);
+        diagnosis.begin("proxy");
+        let stream = proxy.open(address, security).await;
+        let stream =
+            stream.map_err(|error| refused(error.map_text(|text| format!("through {proxy}: {text}"))))?;
+        let (is_encrypted, certificate_end) = (stream.is_encrypted(), stream.certificate_end());
+        let client = Client::over(stream, address, security).await.map_err(refused)?;
+        let mut client = client.through(Some(proxy));
+        let mut request = Request::new(Vec::new());
+        *request.method_mut() = Method::GET;
+        *request.uri_mut() = as_uri(path).map_err(refused)?;
+        client.send(request).await.map_err(refused)?;
+        // It cannot be probed without the proxy.
+        security.recognize(address);
+        diagnosis.found(Finding::ok("proxy", format!("{address} is reached through {proxy}")));
+        if is_encrypted {
+            diagnosis.found(certificate(security, certificate_end));
+        }
+        // Nothing is known of the way behind the proxy.
+        let elsewhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+        if let Some(finding) = plain_text(security, Some(elsewhere), remedies) {
+            diagnosis.found(finding);
+        }
+        Ok(client)
+    }
+}
+
+/// Reports what is wrong with the conditions of writes, if anything is; `another` says which store to use then. Returns whether
+/// they hold.
+pub fn report_conditions(
+    wrong: Option<&'static str>,
+    honoured: &'static str,
+    another: &'static str,
+    diagnosis: &Diagnosis,
+) -> bool {
+    diagnosis.found(match wrong {
+        None => Finding::ok("conditions", honoured),
+        Some(found) => {
+            diagnosis.answer(Question::AtomicGrant, Answer::new("no", found));
+            let consequence =
+                "two commands may run under the same lock at the same time, or no lock can be kept";
+            Finding::problem("conditions", found, consequence, another)
+        }
+    });
+    wrong.is_none()
+}
+
+/// Returns the finding for a host whose clock is not that of a `server`, as a reply shows it (`Date`), if they differ by more
+/// than a minute. Leases count all the same, but `refused` says what may fail.
+pub fn host_clock(date: Duration, server: &str, refused: &str) -> Option<Finding> {
+    let difference = date.abs_diff(Duration::from_micros(wall_micros()));
+    (difference > CLOCK_WARNING).then(|| {
+        let shown = show(Duration::from_secs(difference.as_secs()));
+        Finding::warning(
+            "clock",
+            format!("this host's clock is {shown} from the {server}'s"),
+            format!("leases count by the {server}'s clock alone, but {refused}"),
+            "synchronize the clock of this host (NTP)",
+        )
+    })
+}

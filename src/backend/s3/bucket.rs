@@ -1,0 +1,286 @@
+//! The requests to a bucket, and what its replies say.
+
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use hyper::http::{HeaderName, HeaderValue};
+use sha2::{Digest, Sha256};
+
+use super::location::Location;
+use crate::backend::StoreError;
+use crate::backend::net::Protocol;
+use crate::backend::net::aws::{Credentials, Scope, element, elements, encoded, sign, skew};
+use crate::backend::net::http::{Client, Method, Reply, Request, shown};
+use crate::clock::Moment;
+use crate::lock::LockName;
+
+/// A key that was refused for one of these reasons may have been replaced at its source.
+const REPLACED: [&str; 4] = ["ExpiredToken", "InvalidToken", "TokenRefreshRequired", "InvalidAccessKeyId"];
+/// The store has not carried out the request.
+const CONFLICT: u16 = 409;
+const PRECONDITION_FAILED: u16 = 412;
+
+/// A client of a bucket.
+pub(super) struct Bucket {
+    location: Location,
+    http: Client,
+    credentials: Credentials,
+}
+
+/// An object as it was read.
+#[derive(Clone, Debug)]
+pub(super) struct Reading {
+    /// Its content.
+    pub content: Content,
+    /// The store's time in the reply, in whole seconds since 1970.
+    pub date: Duration,
+    /// When the object was written, likewise; 0 if the reply does not say.
+    pub modified: Duration,
+    /// When the request was sent.
+    pub sent: Moment,
+}
+
+/// What a read has found.
+#[derive(Clone, Debug)]
+pub(super) enum Content {
+    /// There is no object.
+    Missing,
+    /// The object still has the entity tag that was named.
+    Unchanged,
+    /// Its content and its entity tag.
+    Object(Vec<u8>, String),
+}
+
+/// How a conditional write has ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Written {
+    /// The object now has this entity tag.
+    Stored(String),
+    /// It had another one than was named, ...
+    Changed,
+    /// ... or was being written by another client, or the reply does not say: perhaps it is stored.
+    Unknown,
+}
+
+impl Bucket {
+    /// Returns a client; does not connect.
+    pub fn new(location: &Location) -> Bucket {
+        Bucket::with(location.client(), location)
+    }
+
+    /// Returns a client with this connection.
+    pub fn with(http: Client, location: &Location) -> Bucket {
+        let credentials =
+            Credentials::new(&location.security.credentials, &location.settings, &location.region);
+        Bucket { location: location.clone(), http, credentials }
+    }
+
+    /// Opens the connection, if there is none, and finds the credentials.
+    ///
+    /// # Errors
+    /// The store cannot be reached, or there are no credentials.
+    pub async fn connect(&mut self) -> Result<(), StoreError> {
+        self.credentials.keys().await?;
+        self.http.connect().await
+    }
+
+    /// Returns a client with the same credentials and a connection of its own.
+    pub fn twin(&self) -> Bucket {
+        let http = self.location.client();
+        Bucket { location: self.location.clone(), http, credentials: self.credentials.clone() }
+    }
+
+    /// Returns where the credentials come from.
+    pub fn source(&self) -> &'static str {
+        self.credentials.source()
+    }
+
+    /// Reads an object, unless it still has this entity tag.
+    ///
+    /// # Errors
+    /// The store cannot be reached, refuses, or does not reply as S3 does.
+    pub async fn read(&mut self, key: &str, known: Option<&str>) -> Result<Reading, StoreError> {
+        let path = self.location.path(key);
+        let headers: Vec<_> = known.map(|tag| ("if-none-match", tag)).into_iter().collect();
+        let reply = self.ask(Method::GET, &path, &headers, &[]).await?;
+        let content = match reply.status.as_u16() {
+            200 => Content::Object(reply.body.clone(), tag(&reply)?),
+            304 if known.is_some() => Content::Unchanged,
+            404 if code(&reply).as_deref() == Some("NoSuchKey") => Content::Missing,
+            _ => return Err(self.failure(&reply, "s3:GetObject (and s3:ListBucket)").await),
+        };
+        let date =
+            reply.date().ok_or_else(|| StoreError::Config("the store's replies have no Date".into()))?;
+        self.location.security.recognize(&self.location.server);
+        let modified = reply.time("last-modified").unwrap_or_default();
+        Ok(Reading { content, date, modified, sent: reply.sent })
+    }
+
+    /// Writes an object if it still has this entity tag, or does not exist, without one.
+    ///
+    /// # Errors
+    /// The store cannot be reached or does not reply, so that the object may be written; or it refuses.
+    pub async fn write(
+        &mut self,
+        key: &str,
+        version: Option<&str>,
+        content: &[u8],
+    ) -> Result<Written, StoreError> {
+        let path = self.location.path(key);
+        let checksum = STANDARD.encode(Sha256::digest(content));
+        let condition = version.map_or(("if-none-match", "*"), |tag| ("if-match", tag));
+        let headers =
+            [condition, ("content-type", "application/json"), ("x-amz-checksum-sha256", checksum.as_str())];
+        let reply = self.ask(Method::PUT, &path, &headers, content).await?;
+        match reply.status.as_u16() {
+            200 => Ok(reply.header("etag").map_or(Written::Unknown, |tag| Written::Stored(tag.to_owned()))),
+            PRECONDITION_FAILED => Ok(Written::Changed),
+            CONFLICT => Ok(Written::Unknown),
+            // The object to be replaced has been deleted.
+            404 if version.is_some() && code(&reply).as_deref() == Some("NoSuchKey") => Ok(Written::Changed),
+            501 => Err(StoreError::Config(
+                "the store does not support conditional writes (If-Match, If-None-Match), so it cannot hold locks".into(),
+            )),
+            _ => Err(self.failure(&reply, "s3:PutObject").await),
+        }
+    }
+
+    /// Returns the keys of all locks, with the name of each, if its key contains it.
+    ///
+    /// # Errors
+    /// As of [`read`](Bucket::read).
+    pub async fn list(&mut self) -> Result<Vec<(String, Option<LockName>)>, StoreError> {
+        let (mut locks, mut next) = (Vec::new(), None::<String>);
+        loop {
+            let mut query = format!("list-type=2&prefix={}", encoded(&self.location.prefix));
+            if let Some(token) = &next {
+                query += &format!("&continuation-token={}", encoded(token));
+            }
+            let xml = self.query(&query, "s3:ListBucket").await?;
+            for key in elements(&xml, "Key") {
+                if let Some(name) = self.location.name_of(&key) {
+                    locks.push((key, name.ok()));
+                }
+            }
+            let token = element(&xml, "NextContinuationToken").filter(|token| !token.is_empty());
+            if token.is_none() || token == next {
+                return Ok(locks);
+            }
+            next = token;
+        }
+    }
+
+    /// Asks for a property of the bucket, and returns the reply in XML.
+    ///
+    /// # Errors
+    /// As of [`read`](Bucket::read).
+    pub async fn query(&mut self, query: &str, action: &str) -> Result<String, StoreError> {
+        let base = self.location.base.clone();
+        let reply = self.ask(Method::GET, &format!("{base}/?{query}"), &[], &[]).await?;
+        match reply.status.is_success() {
+            true => Ok(String::from_utf8_lossy(&reply.body).into_owned()),
+            false => Err(self.failure(&reply, action).await),
+        }
+    }
+
+    /// Sends a signed request, and returns the reply, of whatever status. One that was refused because of its key, and so not
+    /// carried out, is repeated once with a key that is read again.
+    async fn ask(
+        &mut self,
+        method: Method,
+        uri: &str,
+        headers: &[(&'static str, &str)],
+        body: &[u8],
+    ) -> Result<Reply, StoreError> {
+        let reply = self.ask_once(method.clone(), uri, headers, body).await?;
+        if !code(&reply).is_some_and(|code| REPLACED.contains(&code.as_str())) {
+            return Ok(reply);
+        }
+        self.credentials.forget();
+        self.ask_once(method, uri, headers, body).await
+    }
+
+    async fn ask_once(
+        &mut self,
+        method: Method,
+        uri: &str,
+        headers: &[(&'static str, &str)],
+        body: &[u8],
+    ) -> Result<Reply, StoreError> {
+        let unusable =
+            |_| StoreError::Config("the bucket, the prefix or the name cannot be part of a request".into());
+        let mut request = Request::new(body.to_vec());
+        *request.method_mut() = method;
+        *request.uri_mut() = uri.parse().map_err(|_| unusable(()))?;
+        for (name, value) in headers {
+            let value = HeaderValue::try_from(*value).map_err(|_| unusable(()))?;
+            request.headers_mut().insert(HeaderName::from_static(name), value);
+        }
+        let keys = self.credentials.keys().await?;
+        let scope = Scope { region: &self.location.region, service: "s3" };
+        sign(&mut request, &self.location.host, &keys, scope)?;
+        self.http.send(request).await
+    }
+
+    /// Returns the error that a reply without success means, to a request that needs the right to this action.
+    async fn failure(&self, reply: &Reply, action: &str) -> StoreError {
+        let Location { bucket, region, server, .. } = &self.location;
+        let error = code(reply);
+        let xml = text(reply);
+        let home = reply.header("x-amz-bucket-region").map(str::to_owned).or_else(|| element(&xml, "Region"));
+        if let Some(home) =
+            home.filter(|home| home != region && matches!(reply.status.as_u16(), 301 | 307 | 400))
+        {
+            let home = shown(&home);
+            return StoreError::Config(format!(
+                "the bucket {bucket} is in the region {home}, not in {region}: set region={home}"
+            ));
+        }
+        let said = element(&xml, "Message").map(|said| shown(&said)).unwrap_or_default();
+        match error.as_deref() {
+            Some("NoSuchBucket") => StoreError::Config(format!(
+                "there is no bucket {bucket} in {region}: create it, or check its name and endpoint="
+            )),
+            Some("RequestTimeTooSkewed") => StoreError::Denied(format!(
+                "the signature is refused because this host's clock is {}: synchronize it (NTP)",
+                skew(reply)
+            )),
+            Some("RequestTimeout") => StoreError::unanswered(format!("the request took too long: {said}")),
+            Some("AccessDenied") => StoreError::Denied(format!(
+                "the credentials lack the right to {action} in the bucket {bucket} (see dlock doctor --policy): {said}"
+            )),
+            Some(code @ ("ExpiredToken" | "InvalidToken" | "TokenRefreshRequired")) => {
+                StoreError::Denied(format!("the credentials have expired ({code}): {said}"))
+            }
+            Some(code) if matches!(reply.status.as_u16(), 401 | 403) => {
+                StoreError::Denied(format!("the store replies {}: {said}", shown(code)))
+            }
+            None if reply.status.as_u16() == 404 => {
+                // Any web server may reply so.
+                let text = "the server does not reply as S3 does: check endpoint= and path_style=";
+                let other = Protocol::Http.mismatch(server).await;
+                other.unwrap_or_else(|| StoreError::Config(text.into()))
+            }
+            Some(code) => reply.failure_saying(format!("{}: {said}", shown(code))),
+            None => reply.failure(),
+        }
+    }
+}
+
+/// Returns the entity tag in a reply.
+fn tag(reply: &Reply) -> Result<String, StoreError> {
+    let tag = reply.header("etag").map(str::to_owned);
+    tag.ok_or_else(|| {
+        StoreError::Config("the server does not reply as S3 does: an object without an ETag".into())
+    })
+}
+
+fn text(reply: &Reply) -> String {
+    String::from_utf8_lossy(&reply.body).into_owned()
+}
+
+/// Returns the code of the error in a reply.
+fn code(reply: &Reply) -> Option<String> {
+    if reply.status.is_success() { None } else { element(&text(reply), "Code") }
+}

@@ -1,0 +1,217 @@
+//! `dlock doctor`: checks the bucket, what the store makes of conditions, and what locks in it cost.
+
+use std::slice::from_ref;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use super::bucket::{Bucket, Content, Reading, Written};
+use super::store::{S3Store, contender};
+use crate::backend::StoreError;
+use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question};
+use crate::backend::ledger::polling::{CLOCK_LAG, PAUSE};
+use crate::backend::net::Protocol;
+use crate::backend::net::aws::doctor::{HOURS, RACERS, race_writes};
+use crate::backend::net::aws::{element, elements};
+use crate::backend::net::http::examination::{SCRATCH, host_clock, report_conditions};
+use crate::backend::net::reachability::{Remedies, Server, Servers};
+use crate::backend::race;
+use crate::duration::show;
+use crate::lock::{DEFAULT_TTL, LockName};
+use crate::random;
+
+const REMEDIES: Remedies = Remedies {
+    protocol: Protocol::Http,
+    port: "check the region or endpoint=, and that no firewall is in between",
+    socket: "S3 has no socket",
+    tls: "renew the server's certificate if it has expired, name its authority by ca_file=, or the name in the certificate by \
+          server_name=; for a server without TLS use endpoint=http://",
+    client_certificate: "name a certificate by cert_file= and its key by key_file=",
+    plain_text: "use endpoint=https://",
+    login: "use credentials with the rights that dlock doctor --policy prints",
+    unusable: ("bucket", "check the name of the bucket, region=, endpoint= and path_style="),
+    unavailable: ("bucket", "see the state of the service, or the log of the server"),
+};
+const ANOTHER: &str = "use a store that documents atomic conditional writes (If-Match and If-None-Match for PutObject), as AWS \
+                       does";
+/// AWS's prices of 1,000 requests in us-east-1, in US dollars (<https://aws.amazon.com/s3/pricing/>, 2026): of writing, ...
+const WRITES: f64 = 0.005;
+/// ... and of reading.
+const READS: f64 = 0.0004;
+
+impl S3Store {
+    /// Checks the bucket, and reports the findings to `diagnosis`.
+    ///
+    /// # Errors
+    /// A configured file cannot be used, or the store fails during the checks.
+    pub(super) async fn examine_bucket(&mut self, diagnosis: &Diagnosis) -> Result<(), StoreError> {
+        let location = self.location.clone();
+        let (addresses, security) = (from_ref(&location.server), &location.security);
+        let servers = Servers { addresses, security, remedies: &REMEDIES, fewer: "" };
+        let log_in = async |mut server: Server<'_>| {
+            let http = server.open_http(location.proxy.as_ref(), "/").await?;
+            let bucket = async {
+                let mut bucket = Bucket::with(http, &location);
+                bucket.query("list-type=2&max-keys=1", "s3:ListBucket").await?;
+                security.recognize(&location.server);
+                Ok(bucket)
+            };
+            server.log_in("bucket", bucket).await
+        };
+        let Some((_, mut bucket)) = servers.log_in(diagnosis, log_in).await?.pop() else { return Ok(()) };
+        diagnosis.found(Finding::ok("bucket", format!("{} in {}", location.bucket, location.region)));
+        diagnosis.found(Finding::ok("credentials", format!("from {}", bucket.source())));
+        properties(&mut bucket, diagnosis).await;
+        answers(diagnosis);
+        cost(diagnosis);
+        let number = random::number() % SCRATCH;
+        let key = format!("{}dlock-doctor-{number}.probe", location.prefix);
+        if !conditions(&mut bucket, &key, diagnosis).await? || !racers(&bucket, &key, diagnosis).await? {
+            return Ok(());
+        }
+        clock(&mut bucket, &key, diagnosis).await?;
+        let request = async || bucket.read(&key, None).await.map(drop);
+        diagnosis.measure_latency("requests", request).await?;
+        let name = LockName::new(&format!("dlock-doctor-{number}")).expect("letters and digits");
+        race::try_out_as(&name, || contender(location.clone()), diagnosis).await
+    }
+}
+
+/// Reports what of the bucket's configuration makes locks expensive. A server that lacks such a configuration, or a user who may
+/// not read it, is no fault of the locks.
+async fn properties(bucket: &mut Bucket, diagnosis: &Diagnosis) {
+    diagnosis.begin("versioning");
+    let versioning = bucket.query("versioning", "s3:GetBucketVersioning").await;
+    let is_versioned = versioning.map(|xml| element(&xml, "Status").as_deref() == Some("Enabled"));
+    let lifecycle = bucket.query("lifecycle", "s3:GetLifecycleConfiguration").await.unwrap_or_default();
+    let expire = elements(&lifecycle, "Rule").any(|rule| {
+        rule.contains("<NoncurrentVersionExpiration>") && rule.contains("<Status>Enabled</Status>")
+    });
+    diagnosis.found(match is_versioned {
+        Ok(true) if !expire => Finding::warning(
+            "versioning",
+            "the bucket keeps all versions of its objects",
+            "a lock that is held for a day with --ttl 30s leaves 8640 versions, each of which is paid for",
+            "add a lifecycle rule that expires noncurrent versions after a day, or use another bucket",
+        ),
+        Ok(true) => Finding::ok("versioning", "noncurrent versions expire"),
+        Ok(false) => Finding::ok("versioning", "the bucket keeps no versions"),
+        Err(error) => Finding::warning(
+            "versioning",
+            format!("unknown: {error}"),
+            "each renewal may leave a version that is paid for",
+            "grant s3:GetBucketVersioning, see dlock doctor --policy",
+        ),
+    });
+    let locks = bucket.query("object-lock", "s3:GetBucketObjectLockConfiguration").await.unwrap_or_default();
+    if locks.contains("<DefaultRetention>") {
+        diagnosis.found(Finding::warning(
+            "retention",
+            "the bucket retains each version by default (Object Lock)",
+            "the versions that renewals leave cannot be removed for that time, and are paid for",
+            "use a bucket without a default retention",
+        ));
+    }
+}
+
+/// Reports whether the clocks that count agree: those of the store, in a reply right after a write, and that of this host.
+async fn clock(bucket: &mut Bucket, key: &str, diagnosis: &Diagnosis) -> Result<(), StoreError> {
+    diagnosis.begin("clock");
+    let Reading { date, modified, .. } = bucket.read(key, None).await?;
+    let difference = date.abs_diff(modified);
+    diagnosis.found(if difference > CLOCK_LAG {
+        let shown = show(Duration::from_secs(difference.as_secs()));
+        Finding::problem(
+            "clock",
+            format!("the store's clocks differ: an object was written {shown} from its Date"),
+            "a lease may end before its holder has been stopped, or long after",
+            "synchronize the clocks of the store's servers (NTP), and name one without a cache in between",
+        )
+    } else {
+        host_clock(date, "store", "requests are refused when the difference exceeds 15m").unwrap_or_else(|| {
+            Finding::ok(
+                "clock",
+                "this host and the store agree to the minute, and the store writes by the clock that it shows",
+            )
+        })
+    });
+    Ok(())
+}
+
+/// Writes an object with conditions that hold and conditions that do not, and reports whether the store tells them apart.
+async fn conditions(bucket: &mut Bucket, key: &str, diagnosis: &Diagnosis) -> Result<bool, StoreError> {
+    diagnosis.begin("conditions");
+    let content = || format!("\"{}\"", random::id()).into_bytes();
+    let before = match bucket.read(key, None).await?.content {
+        Content::Object(_, tag) => Some(tag),
+        _ => None,
+    };
+    let first = bucket.write(key, before.as_deref(), &content()).await?;
+    let wrong = match first {
+        Written::Stored(tag) => {
+            let second = bucket.write(key, Some(&tag), &content()).await?;
+            let stale = bucket.write(key, Some(&tag), &content()).await?;
+            let anew = bucket.write(key, None, &content()).await?;
+            match (second, stale, anew) {
+                (Written::Stored(_), Written::Changed, Written::Changed) => None,
+                (Written::Stored(_), Written::Stored(_), _) => Some("a write with a stale If-Match succeeds"),
+                (Written::Stored(_), _, Written::Stored(_)) => {
+                    Some("a write with If-None-Match: * succeeds although the object exists")
+                }
+                _ => Some("a write with the current If-Match fails"),
+            }
+        }
+        _ => Some("a write whose condition holds fails"),
+    };
+    Ok(report_conditions(wrong, "If-Match and If-None-Match are honoured", ANOTHER, diagnosis))
+}
+
+/// Lets clients write the object at the same time, each with the condition that it is unchanged, and reports how many succeed.
+async fn racers(bucket: &Bucket, key: &str, diagnosis: &Diagnosis) -> Result<bool, StoreError> {
+    let mut racers: Vec<Bucket> = (0..RACERS).map(|_| bucket.twin()).collect();
+    race_writes(ANOTHER, diagnosis, async || {
+        let Content::Object(_, tag) = racers[0].read(key, None).await?.content else { return Ok(0) };
+        let content: Vec<Vec<u8>> =
+            racers.iter().map(|_| format!("\"{}\"", random::id()).into_bytes()).collect();
+        let writes =
+            racers.iter_mut().zip(&content).map(|(one, content)| one.write(key, Some(&tag), content));
+        let mut winners = 0;
+        for written in join_all(writes).await {
+            winners += usize::from(matches!(written?, Written::Stored(_)));
+        }
+        Ok(winners)
+    })
+    .await
+}
+
+fn answers(diagnosis: &Diagnosis) {
+    let loss = "if the object is deleted or an older version is restored, or if a server that copies the bucket elsewhere \
+                asynchronously takes over; S3 itself acknowledges a write when several data centres have it";
+    diagnosis.answer(Question::Loss, Answer::new("yes", loss));
+    let found = "S3 is strongly consistent: all of its servers reply alike; name one bucket, no access point of several regions";
+    diagnosis.answer(Question::OneServer, Answer::new("yes", found));
+    let clock = format!(
+        "the store's clock, as its replies show it in whole seconds (Date); a crashed holder's lock is free {} after --ttl at \
+         most ({} unless set)",
+        show(CLOCK_LAG + Duration::from_secs(1)),
+        show(DEFAULT_TTL + CLOCK_LAG + Duration::from_secs(1))
+    );
+    diagnosis.answer(Question::LeaseClock, Answer::new("server", clock));
+}
+
+/// Reports the requests of a holder and of a waiter, and what AWS charges for them.
+fn cost(diagnosis: &Diagnosis) {
+    let renewals = 3.0 * 3600.0 / DEFAULT_TTL.as_secs_f64();
+    let reads = 3600.0 / (PAUSE.as_secs_f64() * 1.5);
+    let holder = renewals * HOURS * (WRITES + READS) / 1000.0;
+    let waiter = reads * HOURS * READS / 1000.0;
+    diagnosis.found(Finding::ok(
+        "cost",
+        format!(
+            "with --ttl {} a holder sends {:.0} requests an hour and the first waiter {reads:.0}, those behind it fewer: \
+             ${holder:.2} and ${waiter:.2} for a month of holding or waiting, at AWS's prices",
+            show(DEFAULT_TTL),
+            renewals * 2.0
+        ),
+    ));
+}

@@ -1,0 +1,115 @@
+//! What happened to the command and its locks in the second phase: the release and the report depend on it.
+
+use std::time::Duration;
+
+use crate::backend::Loss;
+use crate::child::protocol::Ended;
+use crate::clock::Moment;
+use crate::lease::acquire_all::HeldLock;
+use crate::lease::keeper::LeaseState;
+use crate::lease::validity::Validity;
+use crate::lock::Revocation;
+use crate::report::Histogram;
+
+/// How the command ended, and what happened to its locks meanwhile.
+#[derive(Debug, Default)]
+pub(super) struct Supervised {
+    /// The command was started, and the kernel could execute it.
+    pub(super) ran: bool,
+    /// How the command itself ended, if it did.
+    pub(super) ended: Option<Ended>,
+    /// Why dlock stopped it, if it did.
+    pub(super) stopped: Option<Stopped>,
+    /// Background processes are still alive.
+    pub(super) orphans_left: bool,
+    /// A signal that ends a process was forwarded to the command, or came to it from the terminal.
+    pub(super) was_told_to_end: bool,
+    /// When the lock was granted, if the run counts for `--once-per`.
+    pub(super) success: Option<Moment>,
+    /// Some process could not be signalled.
+    pub(super) not_permitted: bool,
+    /// The last lock that was lost while the command went on, and how.
+    pub(super) loss: Option<(usize, Unguarded)>,
+    pub(super) locks: Vec<SupervisedLock>,
+}
+
+/// What happened to one lock while the command ran.
+#[derive(Debug)]
+pub(super) struct SupervisedLock {
+    /// The lease; `None` without one, or when the lock is lost.
+    pub(super) validity: Option<Validity>,
+    /// The earliest end of the last lease at the store.
+    pub(super) lease_ends: Option<Moment>,
+    /// The last failure to renew, since the last success.
+    pub(super) trouble: Option<String>,
+    /// The user has been warned of it.
+    pub(super) has_warned: bool,
+    /// It was lost and the command went on (`--on-lost warn`).
+    pub(super) is_lost: bool,
+    /// How long the acknowledged renewals took.
+    pub(super) renewals: Histogram,
+}
+
+impl Supervised {
+    /// Returns whether the parked command did not become the program, because too little of the lease was left by then.
+    pub(super) fn was_launched_too_late(&self) -> bool {
+        matches!(self.ended, Some(Ended::NotExecuted(libc::ETIME)))
+    }
+
+    /// Returns what is true of these locks when the command is started.
+    pub(super) fn at_first(held: &[HeldLock]) -> Supervised {
+        let lock = |HeldLock { lease_state: LeaseState { validity, .. }, .. }: &HeldLock| SupervisedLock {
+            validity: *validity,
+            lease_ends: validity.map(|validity| validity.ends),
+            trouble: None,
+            has_warned: false,
+            is_lost: false,
+            renewals: Histogram::of_renewals(),
+        };
+        Supervised { ran: true, locks: held.iter().map(lock).collect(), ..Supervised::default() }
+    }
+
+    pub(super) fn never_ran(held: &[HeldLock]) -> Supervised {
+        Supervised { ran: false, ..Supervised::at_first(held) }
+    }
+}
+
+/// Why dlock stopped the command. The numbers are indices of locks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Stopped {
+    /// According to the store, this lock is no longer held.
+    Lost(usize, Loss),
+    /// This lock was revoked.
+    Revoked(usize, Revocation),
+    /// No renewal of this lock was acknowledged in time.
+    Deadline(usize),
+    /// `--max-runtime`
+    MaxRuntime(Duration),
+    Guard(String),
+}
+
+/// How a lock was lost under a command that goes on (`--on-lost warn`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Unguarded {
+    /// According to the store, it is no longer held.
+    Lost(Loss),
+    /// No renewal was acknowledged in time, for this reason.
+    Deadline(String),
+}
+
+/// Returns the cause in few words, for the history of the lock.
+pub(super) fn describe_briefly(loss: Loss) -> &'static str {
+    match loss {
+        Loss::Gone => "gone from the store",
+        Loss::FailedOver => "gone after a fail-over of the store",
+        Loss::Taken => "held by another client",
+    }
+}
+
+pub(super) fn describe(loss: Loss) -> &'static str {
+    match loss {
+        Loss::Gone => "it is gone from the store (deleted, expired or evicted)",
+        Loss::FailedOver => "the store has failed over to a server that does not have it",
+        Loss::Taken => "another client holds it now",
+    }
+}

@@ -1,0 +1,122 @@
+//! One bucket. No other program has a lock there: an object that dlock has not written is refused, see
+//! `stores::s3::errors`.
+
+use super::rig::Rig;
+use crate::support::place::Place;
+use crate::support::pool::Lent;
+use crate::support::s3::{S3, key};
+use dlock::backend::ledger::Ledger;
+use std::time::Duration;
+
+struct S3Rig {
+    // The runs started here end before the server is lent to the next test.
+    place: Place,
+    s3: Lent<S3>,
+}
+
+impl S3Rig {
+    fn new() -> Self {
+        Self { place: Place::new(), s3: S3::lent() }
+    }
+}
+
+impl Rig for S3Rig {
+    fn place(&self) -> &Place {
+        &self.place
+    }
+
+    fn url(&self) -> String {
+        self.s3.url()
+    }
+
+    fn exact_url(&self) -> String {
+        self.url()
+    }
+
+    fn url_with_secret(&self, secret: &str) -> Option<String> {
+        Some(format!("s3://somebody:{secret}@127.0.0.1/p?endpoint=http://127.0.0.1:1"))
+    }
+
+    fn has_leases(&self) -> bool {
+        true
+    }
+
+    fn ttl(&self, seconds: u64) -> String {
+        format!("{}s", seconds.max(10))
+    }
+
+    /// The rest of a second, and two more.
+    fn rounding(&self) -> Duration {
+        Duration::from_secs(3)
+    }
+
+    fn end_of_lease(&self, ttl: Duration) -> Duration {
+        ttl + self.rounding()
+    }
+
+    fn detects_dead_waiters(&self) -> bool {
+        false
+    }
+
+    /// Five seconds, by a clock that shows whole ones.
+    fn turn_lasts(&self) -> Duration {
+        Duration::from_millis(3900)
+    }
+
+    /// The next waiter looks once in two seconds, and again five seconds later.
+    fn turn_passes(&self) -> Duration {
+        Duration::from_secs(8)
+    }
+
+    fn has_own_items(&self) -> bool {
+        false
+    }
+
+    fn delete(&mut self, name: &str) {
+        std::fs::remove_file(self.s3.file(&key(name))).unwrap();
+    }
+
+    fn replace(&mut self, name: &str) {
+        let held = Ledger::of_foreign_holder(0).to_json();
+        self.s3.put(&key(name), &String::from_utf8(held).unwrap());
+    }
+
+    fn is_untouched(&self, name: &str) -> bool {
+        self.s3.ledger(name).holders == Ledger::of_foreign_holder(0).holders
+    }
+
+    fn foreign_lock(&mut self, name: &str, _: Option<Duration>) -> bool {
+        self.s3.ledger(name).holders.is_empty()
+    }
+
+    fn foreign_unlock(&mut self, name: &str) {
+        // `foreign_lock` changes nothing.
+        if self.is_untouched(name) {
+            self.delete(name);
+        }
+    }
+
+    fn waiters(&self, name: &str) -> usize {
+        self.s3.ledger(name).waiters.len()
+    }
+
+    fn traces(&self, name: &str) -> Vec<String> {
+        let ledger = self.s3.ledger(name);
+        let holders = ledger.holders.iter().map(|one| format!("{one:?}"));
+        holders.chain(ledger.waiters.iter().map(|one| format!("{one:?}"))).collect()
+    }
+
+    fn restart(&mut self) {
+        self.s3.restart();
+    }
+
+    fn wipe(&mut self) {
+        self.s3.wipe();
+    }
+
+    fn own_items(&self, _: &[&str]) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+super::polled! { S3Rig::new }

@@ -1,0 +1,125 @@
+//! `consul lock`, which takes the same key.
+
+use crate::support::SOON;
+use crate::support::consul::Consul;
+use crate::support::place::Place;
+use crate::support::running::Exit;
+use crate::support::wait::{throughout, until};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Starts `consul lock` with these arguments before the prefix of the lock x, around a command.
+fn consul_lock(consul: &Consul, arguments: &[&str], command: &str) -> Child {
+    let mut lock = Command::new(Consul::program());
+    lock.args(["lock", &format!("-http-addr=127.0.0.1:{}", consul.port())]).args(arguments);
+    lock.args(["dlock/x", command]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    lock.spawn().unwrap()
+}
+
+/// Starts one that holds the lock until its standard input ends.
+fn foreign_holder(consul: &Consul, arguments: &[&str]) -> Child {
+    let mut holder = consul_lock(consul, arguments, "echo ready; exec cat");
+    let mut line = String::new();
+    BufReader::new(holder.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    holder
+}
+
+#[test]
+fn a_run_is_excluded_by_consul_lock_and_notified_of_its_end() {
+    let (place, consul) = (Place::new(), Consul::lent());
+    let mut holder = foreign_holder(&consul, &["-pass-stdin"]);
+    let run = || place.run().backend(consul.url());
+    let hasty = run().sh("echo ran").output();
+    assert_eq!((hasty.exit, hasty.stdout.as_str()), (Exit::Code(75), ""), "{}", hasty.stderr);
+    assert!(hasty.stderr.contains("is held by another program"), "{hasty:?}");
+    let status = place.bare().args(["status", "-b", &consul.url(), "x"]).output();
+    assert!(status.stdout.contains("foreign") || status.stdout.contains("session "), "{status:?}");
+    let mut waiter = run().args(["-v", "--wait", "5m", "--ttl", "90s"]).sh("echo ran").spawn();
+    waiter.await_stderr("waiting");
+    throughout(Duration::from_secs(1), "excluded", || waiter.poll().is_none());
+    drop(holder.stdin.take());
+    assert!(holder.wait().unwrap().success());
+    let left = Instant::now();
+    let waited = waiter.wait();
+    assert_eq!((waited.exit, waited.stdout.as_str()), (Exit::Code(0), "ran\n"), "{}", waited.stderr);
+    // Long before it would ask again by itself, about once in a lease.
+    assert!(left.elapsed() < Duration::from_secs(20), "{:?}", left.elapsed());
+    assert_eq!(consul.sessions(), [""; 0], "a session was left");
+}
+
+#[test]
+fn consul_lock_is_excluded_by_a_run_and_gets_the_lock_after_it() {
+    let (place, consul) = (Place::new(), Consul::lent());
+    let run = place.run().backend(consul.url()).args(["--ttl", "90s"]).stdin(Stdio::piped());
+    let mut run = run.sh("echo ready; exec cat").spawn();
+    run.await_ready();
+    let hasty = consul_lock(&consul, &["-try=1s"], "echo ran").wait_with_output().unwrap();
+    assert!(!hasty.status.success() && hasty.stdout.is_empty(), "{hasty:?}");
+    let mut waiter = consul_lock(&consul, &[], "echo ran");
+    throughout(Duration::from_secs(1), "excluded", || waiter.try_wait().unwrap().is_none());
+    drop(run.take_stdin());
+    assert_eq!(run.wait().outcome(), (Exit::Code(0), "ready\n", ""));
+    let left = Instant::now();
+    let waited = waiter.wait_with_output().unwrap();
+    assert_eq!((waited.status.success(), String::from_utf8_lossy(&waited.stdout).as_ref()), (true, "ran\n"));
+    // The lock was released before its session was ended, so that there is no delay, which would be 60s.
+    assert!(left.elapsed() < Duration::from_secs(25), "{:?}", left.elapsed());
+}
+
+/// Both use the same key in different ways: neither touches that of the other.
+#[test]
+fn the_key_of_a_semaphore_is_refused_and_left_alone() {
+    let (place, consul) = (Place::new(), Consul::lent());
+    let mut holder = foreign_holder(&consul, &["-n=2", "-pass-stdin"]);
+    let before = consul.ask("GET", "kv/dlock/x/.lock", b"");
+    let run = || place.run().backend(consul.url());
+    let refused = run().args(["--wait", "1m"]).sh("echo ran").output();
+    let expected = format!(
+        "dlock: x on {}: the key dlock/x/.lock is not that of a lock (it lacks the flags 3304740253564472344): another program \
+         uses it, such as consul lock -n; the command did not run\n",
+        consul.url()
+    );
+    assert_eq!(refused.outcome(), (Exit::Code(78), "", expected.as_str()));
+    assert_eq!(consul.ask("GET", "kv/dlock/x/.lock", b""), before);
+    drop(holder.stdin.take());
+    assert!(holder.wait().unwrap().success());
+    assert!(consul.wipe());
+    let mut run = run().stdin(Stdio::piped()).sh("echo ready; exec cat").spawn();
+    run.await_ready();
+    let semaphore = consul_lock(&consul, &["-n=2", "-try=1s"], "echo ran").wait_with_output().unwrap();
+    assert!(!semaphore.status.success() && semaphore.stdout.is_empty(), "{semaphore:?}");
+    drop(run.take_stdin());
+    assert_eq!(run.wait().outcome(), (Exit::Code(0), "ready\n", ""));
+}
+
+/// A foreign client that waits is served although dlocks wait: it is not in their queue.
+#[test]
+fn waiters_of_both_kinds_are_all_served() {
+    let (place, consul) = (Place::new(), Consul::lent());
+    let log = place.arg("log");
+    let mut first =
+        place.run().backend(consul.url()).stdin(Stdio::piped()).sh("echo ready; exec cat").spawn();
+    first.await_ready();
+    let mut foreign: Vec<Child> =
+        (0..2).map(|number| consul_lock(&consul, &[], &format!("echo f{number} >> {log}"))).collect();
+    let mut own: Vec<_> = (0..3)
+        .map(|number| {
+            let text = format!("echo d{number} >> {log}");
+            place.run().backend(consul.url()).args(["--wait", "2m"]).sh(&text).spawn()
+        })
+        .collect();
+    until(SOON, "the queue", || {
+        let ledger = consul.value("dlock/x/.lock.dlock").unwrap_or_default();
+        let ledger: serde_json::Value = serde_json::from_str(&ledger).unwrap_or_default();
+        ledger["line"].as_array().is_some_and(|line| line.len() == 3)
+    });
+    drop(first.take_stdin());
+    assert_eq!(first.wait().exit, Exit::Code(0));
+    own.iter_mut().for_each(|run| assert_eq!(run.wait().exit, Exit::Code(0)));
+    foreign.iter_mut().for_each(|lock| assert!(lock.wait().unwrap().success()));
+    let mut ran: Vec<String> = place.read("log").lines().map(str::to_owned).collect();
+    ran.sort();
+    assert_eq!(ran, ["d0", "d1", "d2", "f0", "f1"]);
+}

@@ -1,0 +1,85 @@
+//! What is wrong with the agent or the URL, in a sentence.
+
+use crate::stores::refusal::{assert_invalid, assert_refused};
+use crate::support::consul::Consul;
+use crate::support::dlock::Dlock;
+use crate::support::fake::Fake;
+use crate::support::place::Place;
+use crate::support::running::Exit;
+
+#[test]
+fn a_url_names_one_agent_and_nothing_else() {
+    let no_semaphore = "recipe= is lock, that of consul lock: dlock has no other on Consul, so use slots of another store \
+                        instead of consul lock -n";
+    assert_invalid([
+        ("consul://h1,h2", "consul:// takes one agent, such as consul://127.0.0.1:8500"),
+        ("consuls://h/locks", "consuls:// has no path: set the prefix of keys with prefix="),
+        ("consul+unix:", "consul+unix: takes the path of a socket: consul+unix:///run/consul.sock"),
+        ("consul://h?ca_file=/x", "'ca_file' needs TLS: use consuls:// instead of consul://"),
+        (
+            "consul://me:secret@h",
+            "consul:// has no username: a token stands after a colon, as in consul://:TOKEN@HOST",
+        ),
+        ("consul://h?recipe=semaphore", no_semaphore),
+    ]);
+}
+
+#[test]
+fn what_a_session_cannot_do_is_refused_before_an_agent_is_asked() {
+    let url = "consul://127.0.0.1:1";
+    for (option, message) in [
+        (&["--shared"][..], "a lock of Consul has one holder: take it exclusively, or use another store"),
+        (&["--slots", "2"], "a lock of Consul has one holder: take it exclusively, or use another store"),
+        (&["--ttl", "9s"], "Consul's sessions last at least 10s"),
+    ] {
+        let output = Dlock::run().backend(url).args(option).sh("echo ran").output();
+        assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(64), ""), "{}", output.stderr);
+        assert!(output.stderr.contains(message), "{}", output.stderr);
+    }
+    let acquired = Dlock::bare().args(["acquire", "-b", url, "--ttl", "10m", "x"]).output();
+    assert_eq!(acquired.exit, Exit::Code(64), "{}", acquired.stderr);
+}
+
+#[test]
+fn replies_that_are_not_those_of_consul_are_named() {
+    let page = "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<html>";
+    let redirect = "HTTP/1.1 301 Moved\r\nLocation: https://h/ui\r\nContent-Length: 0\r\n\r\n";
+    let gateway = "HTTP/1.1 502 Bad\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<html>";
+    let leaderless = "HTTP/1.1 500 Bad\r\nContent-Length: 17\r\n\r\nNo cluster leader";
+    let end = "; the command did not run";
+    for (reply, code, message) in [
+        (page, 78, format!("the server does not reply as Consul does: check the host and the port{end}")),
+        (redirect, 78, format!("the server redirects to https://h/ui: name the server itself{end}")),
+        (
+            gateway,
+            69,
+            format!(
+                "the server replies 502 Bad Gateway: a web page: another server or a proxy has answered{end}, see --retry"
+            ),
+        ),
+        (
+            leaderless,
+            69,
+            format!("the server replies 500 Internal Server Error: No cluster leader{end}, see --retry"),
+        ),
+    ] {
+        let fake = Fake::answering_once(reply.repeat(20));
+        let url = format!("consul://127.0.0.1:{}", fake.port());
+        assert_refused(&url, code, &format!("x on {url}: {message}"));
+    }
+}
+
+#[test]
+fn the_environment_names_the_agent_and_the_url_goes_first() {
+    let (place, consul) = (Place::new(), Consul::lent());
+    let address = format!("127.0.0.1:{}", consul.port());
+    let run = |url: &str, address: &str| {
+        place.run().backend(url).env("CONSUL_HTTP_ADDR", address).sh("echo ran").output()
+    };
+    for address in [address.clone(), format!("http://{address}")] {
+        assert_eq!(run("consul://", &address).outcome(), (Exit::Code(0), "ran\n", ""));
+    }
+    assert_eq!(run(&consul.url(), "127.0.0.1:1").outcome(), (Exit::Code(0), "ran\n", ""));
+    assert_eq!(run("consul://", "127.0.0.1:1").exit, Exit::Code(69));
+    assert_eq!(run("consul://", "ftp://h").exit, Exit::Code(78));
+}

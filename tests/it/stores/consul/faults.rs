@@ -1,0 +1,131 @@
+//! What happens to the session, the keys and the agent while a lock is held.
+
+use crate::support::SOON;
+use crate::support::consul::Consul;
+use crate::support::dlock::Dlock;
+use crate::support::place::Place;
+use crate::support::process;
+use crate::support::running::{Exit, Running};
+use crate::support::wait::{throughout, until};
+use nix::sys::signal::Signal;
+use std::time::{Duration, Instant};
+
+const TTL: Duration = Duration::from_secs(10);
+const KEY: &str = "dlock/x/.lock";
+
+fn run(consul: &Consul) -> Dlock {
+    run_for(consul, TTL)
+}
+
+fn run_for(consul: &Consul, ttl: Duration) -> Dlock {
+    Dlock::run().backend(consul.url()).args(["--ttl", &format!("{}s", ttl.as_secs())])
+}
+
+/// Starts a run that holds the lock.
+fn holder(consul: &Consul) -> Running {
+    holder_for(consul, TTL)
+}
+
+/// Starts a run that holds the lock for this long without a renewal.
+fn holder_for(consul: &Consul, ttl: Duration) -> Running {
+    let mut run = run_for(consul, ttl).sh("echo ready; exec sleep 600").spawn();
+    run.await_ready();
+    run
+}
+
+/// Nobody gets the lock before the command of the holder is dead, although its session was ended by others.
+#[test]
+fn an_ended_session_stops_the_command_before_others_get_the_lock() {
+    let consul = Consul::lent();
+    let mut first = holder(&consul);
+    let command = first.command();
+    let session = consul.holder(KEY).unwrap();
+    let foreign = consul.session(None);
+    consul.ask("PUT", &format!("session/destroy/{session}"), b"");
+    until(SOON, "the lock", || {
+        let is_locked = consul.lock(KEY, &foreign);
+        assert!(!is_locked || !process::alive(command), "two holders");
+        is_locked
+    });
+    let output = first.wait();
+    assert_eq!(output.exit, Exit::Code(76), "{}", output.stderr);
+    assert!(output.stderr.contains("the lock was lost"), "{}", output.stderr);
+    assert_eq!(consul.holder(KEY), Some(foreign), "it was touched");
+}
+
+/// The holder does not wait for its next renewal.
+#[test]
+fn a_key_that_is_gone_stops_the_command_at_once() {
+    let consul = Consul::lent();
+    let mut first = holder_for(&consul, Duration::from_secs(180));
+    let command = first.command();
+    let began = Instant::now();
+    consul.ask("DELETE", "kv/dlock/x/.lock", b"");
+    assert_eq!(first.wait().exit, Exit::Code(76));
+    // The next renewal is due after a third of the lease.
+    assert!(began.elapsed() < Duration::from_secs(50), "{:?}", began.elapsed());
+    assert!(!process::alive(command));
+    assert_eq!(consul.holder(KEY), None, "it was locked again");
+    assert_eq!(consul.sessions(), [""; 0]);
+}
+
+/// F08
+#[test]
+fn a_restart_does_not_disturb_the_command() {
+    let mut consul = Consul::start();
+    // With time for the restart on a busy machine, and for a renewal after it.
+    let ttl = TTL * 3;
+    let mut first = holder_for(&consul, ttl);
+    let session = consul.holder(KEY).unwrap();
+    consul.restart();
+    throughout(ttl / 3 + Duration::from_secs(2), "the command runs on", || first.poll().is_none());
+    assert_eq!(consul.holder(KEY), Some(session));
+    first.signal(Signal::SIGTERM);
+    first.wait();
+    until(SOON, "the release", || consul.holder(KEY).is_none());
+}
+
+/// F24: both halves are killed, and the node is healthy. The checks of the node do not renew the session.
+#[test]
+fn the_lock_of_a_crashed_holder_is_free_after_its_session_and_the_delay() {
+    let (place, consul) = (Place::new(), Consul::lent());
+    let first = holder(&consul);
+    let (session, guard, dlock) = (consul.holder(KEY).unwrap(), first.guard(), first.pid());
+    let mut waiter =
+        place.run().backend(consul.url()).args(["--ttl", "10s", "--wait", "2m"]).sh("echo ran").spawn();
+    until(SOON, "the waiter", || consul.value(&format!("{KEY}.dlock")).unwrap().contains("\"line\":[{"));
+    for pid in [dlock, guard] {
+        process::send(pid, Signal::SIGSTOP);
+    }
+    for pid in [dlock, guard] {
+        process::send(pid, Signal::SIGKILL);
+    }
+    let killed = Instant::now();
+    throughout(TTL - TTL / 3 - Duration::from_secs(1), "the session", || {
+        consul.holder(KEY).as_ref() == Some(&session)
+    });
+    assert_eq!(waiter.wait_within(SOON * 2).outcome(), (Exit::Code(0), "ran\n", ""));
+    let worst = TTL * 3 + Duration::from_secs(15);
+    assert!(killed.elapsed() > TTL && killed.elapsed() < worst, "{:?}", killed.elapsed());
+    drop(first);
+}
+
+#[test]
+fn nothing_but_the_two_keys_is_left_of_runs() {
+    let consul = Consul::lent();
+    for _ in 0..3 {
+        assert_eq!(run(&consul).sh("echo ran").output().outcome(), (Exit::Code(0), "ran\n", ""));
+    }
+    let missing = run(&consul).command(["/nonexistent/command"]).output();
+    assert_eq!(missing.exit, Exit::Code(127));
+    assert_eq!(
+        run(&consul).args(["--once-per", "1h"]).sh("echo ran").output().outcome(),
+        (Exit::Code(0), "ran\n", "")
+    );
+    assert_eq!(
+        run(&consul).args(["-q", "--once-per", "1h"]).sh("echo ran").output().outcome(),
+        (Exit::Code(0), "", "")
+    );
+    assert_eq!(consul.keys(), [KEY, "dlock/x/.lock.dlock"]);
+    assert_eq!((consul.holder(KEY), consul.sessions()), (None, Vec::new()));
+}

@@ -1,0 +1,31 @@
+//! HTTP proxies between dlock and a table. What a proxy refuses is in `stores::consul::proxies`.
+
+use crate::support::doctor::assert_found;
+use crate::support::dynamodb::Dynamo;
+use crate::support::http_proxy::HttpProxy;
+use crate::support::place::Place;
+use crate::support::running::Exit;
+
+/// `me:se cret` in base64.
+const LOGIN: &str = "Basic bWU6c2UgY3JldA==";
+
+/// Nobody but the proxy knows this host. The signature of a request covers the host that the client names.
+#[test]
+fn requests_are_forwarded_with_their_signature_and_doctor_reports_the_proxy() {
+    let (place, server) = (Place::new(), Dynamo::lent());
+    let proxy = HttpProxy::with_login(server.port(), LOGIN);
+    let variable = format!("http://me:se%20cret@127.0.0.1:{}", proxy.port());
+    let url = server.url().replace(&format!("127.0.0.1:{}", server.port()), "table.invalid:9000");
+    let run = place.run().backend(&url).env("http_proxy", &variable);
+    assert_eq!(run.sh("echo ran").output().outcome(), (Exit::Code(0), "ran\n", ""));
+    let heads = proxy.heads();
+    let is_forwarded = |head: &String| {
+        head.starts_with("POST http://table.invalid:9000/ ") && head.contains("host: table.invalid:9000")
+    };
+    assert!(heads.len() >= 3 && heads.iter().all(is_forwarded), "{heads:?}");
+    let doctor = place.bare().args(["doctor", "-b", &url, "--json"]).env("http_proxy", &variable).output();
+    let reached =
+        format!("table.invalid:9000 is reached through the proxy 127.0.0.1:{} (http_proxy)", proxy.port());
+    assert_found(&doctor, "ok", "proxy", &reached);
+    assert_found(&doctor, "ok", "lock", "taken, renewed and given back in");
+}

@@ -1,0 +1,105 @@
+//! How many requests there are.
+
+use crate::stores::conformance::client::Client;
+use crate::stores::conformance::rig::on_one_thread;
+use crate::stores::host_clock::least_after_a_jump;
+use crate::support::dlock::Dlock;
+use crate::support::dynamodb::Dynamo;
+use crate::support::running::Exit;
+use dlock::backend::{Attempt, Renewal};
+use futures_util::future::join_all;
+use serde_json::json;
+
+fn clients(server: &Dynamo, count: usize) -> Vec<Client> {
+    (0..count).map(|_| Client::at(&server.url(), "x")).collect()
+}
+
+/// A new name, and one that was released.
+#[test]
+fn an_uncontended_run_takes_one_request_to_acquire_and_one_to_release() {
+    let server = Dynamo::lent();
+    for _ in 0..2 {
+        let count = || ["DescribeTable", "UpdateItem", "GetItem", "Scan"].map(|action| server.count(action));
+        let before = count();
+        let output = Dlock::run().backend(server.url()).sh("echo ran").output();
+        assert_eq!(output.outcome(), (Exit::Code(0), "ran\n", ""));
+        let after = count();
+        let sent: Vec<u64> = after.iter().zip(before).map(|(after, before)| after - before).collect();
+        assert_eq!(sent, [1, 2, 0, 0]);
+    }
+    let ledger = server.ledger("x");
+    assert_eq!(ledger.history.len(), 2, "{ledger:?}");
+}
+
+#[test]
+fn a_renewal_takes_one_request() {
+    let server = Dynamo::lent();
+    on_one_thread(async {
+        let mut holder = Client::at(&server.url(), "x");
+        holder.acquire().await;
+        let (writes, reads) = (server.count("UpdateItem"), server.count("GetItem"));
+        for _ in 0..5 {
+            assert!(matches!(holder.renew().await, Renewal::Held { .. }));
+        }
+        assert_eq!((server.count("UpdateItem") - writes, server.count("GetItem") - reads), (5, 0));
+    });
+}
+
+/// It may have been paused after it had read the time.
+#[test]
+fn a_lease_counts_by_the_clock_of_the_server_if_that_of_this_host_stood_still() {
+    let ends = |server: &Dynamo| server.ledger("x").holders[0].lease_ends.expect("a lease");
+    on_one_thread(async {
+        let (server, least) = (Dynamo::with_fault("clock-jumps-1"), least_after_a_jump());
+        Client::at(&server.url(), "x").acquire().await;
+        assert!(ends(&server) >= least, "{:?} is before {least:?}", ends(&server));
+        let server = Dynamo::with_fault("clock-jumps-2");
+        let mut holder = Client::at(&server.url(), "x");
+        holder.acquire().await;
+        let least = least_after_a_jump();
+        assert!(ends(&server) < least, "it has jumped before");
+        assert!(matches!(holder.renew().await, Renewal::Held { .. }));
+        assert!(ends(&server) >= least, "{:?} is before {least:?}", ends(&server));
+    });
+}
+
+/// The crontabs of a fleet fire in the same second.
+#[test]
+fn clients_that_do_not_wait_send_three_requests_each() {
+    let server = Dynamo::without_table();
+    server.create("key");
+    on_one_thread(async {
+        let mut clients = clients(&server, 200);
+        let attempts = join_all(clients.iter_mut().map(Client::try_acquire)).await;
+        let granted = attempts.iter().filter(|attempt| matches!(attempt, Attempt::Granted(_))).count();
+        assert_eq!(granted, 1, "{attempts:?}");
+    });
+    let most = server.ask("Counts", json!({}))["most"].as_u64();
+    assert!(most.is_some_and(|most| most <= 3), "{most:?}");
+}
+
+#[test]
+fn fifty_waiters_that_have_joined_only_read_and_no_renewal_fails() {
+    let server = Dynamo::lent();
+    on_one_thread(async {
+        let mut holder = Client::at(&server.url(), "x");
+        holder.acquire().await;
+        let mut waiters = clients(&server, 50);
+        {
+            let joining = join_all(waiters.iter_mut().map(Client::queue));
+            tokio::pin!(joining);
+            loop {
+                tokio::select! {
+                    biased;
+                    _ = &mut joining => break,
+                    renewal = holder.renew() => assert!(matches!(renewal, Renewal::Held { .. }), "{renewal:?}"),
+                }
+            }
+        }
+        let before = server.count("UpdateItem");
+        // Heartbeats: they only read.
+        join_all(waiters.iter_mut().map(Client::queue)).await;
+        assert_eq!(server.count("UpdateItem"), before);
+        assert!(matches!(holder.renew().await, Renewal::Held { .. }));
+    });
+}

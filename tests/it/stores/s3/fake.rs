@@ -1,0 +1,115 @@
+//! A fake bucket, which keeps some rules of S3 and breaks others.
+
+use crate::support::web::{Answer, Asked, Web};
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// What a fake bucket does wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// Nothing.
+    Nothing,
+    /// It accepts conditions and ignores them.
+    IgnoresConditions,
+    /// Between the check of a condition and the write, another write may be checked.
+    IsNotAtomic,
+    /// Whatever is in front of it sends each write twice, and passes on the second reply.
+    RepeatsWrites,
+    /// Each second write is answered by 409, although it is carried out.
+    Conflicts,
+    /// Each third request is answered by 429, and not carried out.
+    IsBusy,
+}
+
+/// Objects and their versions.
+type Objects = Mutex<HashMap<String, (Vec<u8>, u64)>>;
+
+/// Starts one.
+pub fn start(fault: Fault) -> Web {
+    let (objects, count) = (Objects::default(), Mutex::new(0_u64));
+    Web::start(move |asked| {
+        let number = {
+            let mut count = count.lock().unwrap();
+            *count += 1;
+            *count
+        };
+        Some(answer(fault, number, &objects, asked))
+    })
+}
+
+/// The URL of a bucket on this port.
+pub fn url(port: u16) -> String {
+    format!("s3://key:secret@b/p?endpoint=http://127.0.0.1:{port}")
+}
+
+fn answer(fault: Fault, number: u64, objects: &Objects, asked: &Asked) -> Answer {
+    let (path, query) = asked.path.split_once('?').unwrap_or((&asked.path, ""));
+    if fault == Fault::IsBusy && number % 3 == 2 {
+        return error(429, "TooManyRequests");
+    }
+    match asked.method.as_str() {
+        "GET" if path == "/b/" => {
+            let body =
+                if query.starts_with("list") { "<ListBucketResult/>" } else { "<VersioningConfiguration/>" };
+            reply(200, None, body.to_owned())
+        }
+        "GET" => match objects.lock().unwrap().get(path) {
+            Some((body, version)) => reply(200, Some(*version), String::from_utf8(body.clone()).unwrap()),
+            None => error(404, "NoSuchKey"),
+        },
+        _ => {
+            let first = put(fault, number, objects, path, asked);
+            match fault {
+                Fault::RepeatsWrites => put(fault, number, objects, path, asked),
+                Fault::Conflicts if number.is_multiple_of(2) => error(409, "ConditionalRequestConflict"),
+                _ => first,
+            }
+        }
+    }
+}
+
+fn put(fault: Fault, number: u64, objects: &Objects, path: &str, asked: &Asked) -> Answer {
+    let is_met = |objects: &HashMap<String, (Vec<u8>, u64)>| {
+        let version = objects.get(path).map(|(_, version)| format!("\"{version}\""));
+        fault == Fault::IgnoresConditions
+            || match asked.header("if-match") {
+                Some(expected) => version.as_deref() == Some(expected),
+                None => version.is_none(),
+            }
+    };
+    if fault == Fault::IsNotAtomic {
+        if !is_met(&objects.lock().unwrap()) {
+            return error(412, "PreconditionFailed");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+        objects.lock().unwrap().insert(path.to_owned(), (asked.body.clone(), number));
+        return reply(200, Some(number), String::new());
+    }
+    let mut objects = objects.lock().unwrap();
+    if !is_met(&objects) {
+        return error(412, "PreconditionFailed");
+    }
+    objects.insert(path.to_owned(), (asked.body.clone(), number));
+    reply(200, Some(number), String::new())
+}
+
+/// A reply at this moment.
+pub fn reply(status: u16, version: Option<u64>, body: String) -> Answer {
+    let date = date(SystemTime::now());
+    let tag = version.map(|version| ("ETag", format!("\"{version}\"")));
+    let headers = [("Date", date.clone()), ("Last-Modified", date)].into_iter().chain(tag);
+    (status, headers.collect(), body)
+}
+
+/// An error in the form of S3.
+pub fn error(status: u16, code: &str) -> Answer {
+    reply(status, None, format!("<Error><Code>{code}</Code><Message>said</Message></Error>"))
+}
+
+/// A time as in the headers of HTTP.
+pub fn date(time: SystemTime) -> String {
+    let seconds = time.duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let time = jiff::Timestamp::from_second(i64::try_from(seconds).unwrap()).unwrap();
+    time.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string()
+}

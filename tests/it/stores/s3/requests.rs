@@ -1,0 +1,58 @@
+//! How many requests there are.
+
+use super::fake::{self, Fault, url};
+use crate::stores::conformance::client::Client;
+use crate::stores::conformance::rig::on_one_thread;
+use crate::support::web::Web;
+use dlock::backend::{Attempt, Renewal};
+use futures_util::future::join_all;
+use std::collections::HashMap;
+
+fn clients(web: &Web, count: usize) -> Vec<Client> {
+    (0..count).map(|_| Client::at(&url(web.port()), "x")).collect()
+}
+
+fn writes(web: &Web) -> usize {
+    web.asked().iter().filter(|asked| asked.method == "PUT").count()
+}
+
+/// The crontabs of a fleet fire in the same second.
+#[test]
+fn clients_that_do_not_wait_send_three_requests_each() {
+    let web = fake::start(Fault::Nothing);
+    on_one_thread(async {
+        let mut clients = clients(&web, 200);
+        let attempts = join_all(clients.iter_mut().map(Client::try_acquire)).await;
+        let granted = attempts.iter().filter(|attempt| matches!(attempt, Attempt::Granted(_))).count();
+        assert_eq!(granted, 1, "{attempts:?}");
+    });
+    let mut counts = HashMap::<usize, usize>::new();
+    web.asked().iter().for_each(|asked| *counts.entry(asked.connection).or_default() += 1);
+    assert!(counts.values().all(|count| *count <= 3), "{counts:?}");
+}
+
+#[test]
+fn fifty_waiters_that_have_joined_only_read_and_no_renewal_fails() {
+    let web = fake::start(Fault::Nothing);
+    on_one_thread(async {
+        let mut holder = Client::at(&url(web.port()), "x");
+        holder.acquire().await;
+        let mut waiters = clients(&web, 50);
+        {
+            let joining = join_all(waiters.iter_mut().map(Client::queue));
+            tokio::pin!(joining);
+            loop {
+                tokio::select! {
+                    biased;
+                    _ = &mut joining => break,
+                    renewal = holder.renew() => assert!(matches!(renewal, Renewal::Held { .. }), "{renewal:?}"),
+                }
+            }
+        }
+        let before = writes(&web);
+        // Heartbeats: they only read.
+        join_all(waiters.iter_mut().map(Client::queue)).await;
+        assert_eq!(writes(&web), before);
+        assert!(matches!(holder.renew().await, Renewal::Held { .. }));
+    });
+}
