@@ -2,14 +2,17 @@
 # Tests dlock against the libraries that applications lock with: redis-py, python-redis-lock, node-redlock
 # with ioredis, redsync and Redisson on separate redis-servers; etcdctl 3.4 and 3.6, etcd's Go client and jetcd on
 # etcd 3.4 and 3.6; Curator and kazoo on ZooKeeper; psql on PostgreSQL; GET_LOCK on MariaDB; ShedLock on both;
-# pymemcache on Memcached. Each excludes the other, both ways, and each wakes the other.
+# pymemcache on Memcached; client-go's leader election on kube-apiserver 1.32. Each excludes the other, both ways, and
+# each wakes the other.
 #
 #   tests/interop.sh [WORD...]           only the scenarios whose title contains one of the words
 #   DLOCK=/usr/bin/dlock tests/interop.sh
+#   DLOCK_INTEROP_KUBERNETES=1 tests/interop.sh    with kube-apiserver, which takes 10 minutes to build on two processors
 #
 # Without DLOCK it builds one (cargo build). The libraries come through pip, npm, go and mvn, as these are configured, in
 # the versions that tests/interop/clients/ names, into target/interop and nowhere else; what is there is not fetched again.
-# Takes two minutes, the first time six: etcd 3.6 is built from its source.
+# Takes two minutes, the first time six: etcd 3.6 is built from its source. kube-apiserver is left out unless it is asked
+# for.
 #
 # shellcheck disable=SC2317  # the functions are called by name
 set -euo pipefail
@@ -35,6 +38,7 @@ need javac "JDK 17 or later: apt-get install default-jdk-headless"
 need mvn "apt-get install maven"
 ! command -v python3 >/dev/null || python3 -c 'import ensurepip, venv' 2>/dev/null ||
     missing+=("venv of python3 (apt-get install python3-venv)")
+[ "${DLOCK_INTEROP_KUBERNETES:-}" != 1 ] || need openssl "apt-get install openssl"
 [ -n "${DLOCK:-}" ] || command -v cargo >/dev/null || missing+=("cargo (https://rustup.rs), or DLOCK")
 [ "${#missing[@]}" = 0 ] || die "missing: $(printf '%s; ' "${missing[@]}")"
 PATH=$PATH:/usr/sbin:/sbin
@@ -69,16 +73,28 @@ prepare_node() {
     done_with node "${from[@]}"
 }
 
+use_own_go_cache() {
+    export GOMODCACHE=$built/go/mod GOCACHE=$built/go/build GOPATH=$built/go
+    export GOFLAGS="-modcacherw -mod=readonly -buildvcs=false"
+    export GOTELEMETRY=off
+}
+
 # Go tracks changes itself.
 prepare_go() (
-    export GOMODCACHE=$built/go/mod GOCACHE=$built/go/build GOPATH=$built/go GOFLAGS="-modcacherw -mod=readonly -buildvcs=false"
-    export GOTELEMETRY=off
+    use_own_go_cache
     (cd "$clients/redsync" && go build -o "$built/redsync" .)
     cd "$clients/etcd"
     go build -o "$built/etcd-mutex" .
     # One package at a time: the compiler needs much memory for some of them.
     go build -o "$built/etcdctl" go.etcd.io/etcd/etcdctl/v3
     go build -o "$built/etcd-server" go.etcd.io/etcd/server/v3
+)
+
+prepare_kubernetes() (
+    use_own_go_cache
+    (cd "$clients/kubernetes" && go build -o "$built/leader" .)
+    cd "$clients/kube-apiserver"
+    go build -o "$built/kube-apiserver" k8s.io/kubernetes/cmd/kube-apiserver
 )
 
 prepare_java() {
@@ -112,7 +128,13 @@ trap end_jobs EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 set -m
-for language in python node go java; do
+languages=(python node go java)
+if [ "${DLOCK_INTEROP_KUBERNETES:-}" = 1 ]; then
+    languages+=(kubernetes)
+else
+    echo "# without kube-apiserver, which takes 10 minutes to build: DLOCK_INTEROP_KUBERNETES=1"
+fi
+for language in "${languages[@]}"; do
     ( set -e; "prepare_$language" ) >"$built/$language.log" 2>&1 </dev/null &
     jobs+=("$!:$language")
 done

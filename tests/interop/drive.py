@@ -160,6 +160,12 @@ STAGES = [
     together(of.KAZOO_RECIPE, [None, None, of.KAZOO, of.KAZOO]),
 ]
 
+if os.environ.get("DLOCK_INTEROP_KUBERNETES") == "1":
+    STAGES += [
+        Stage(of.CLIENT_GO, of.KUBERNETES, named(scenarios.ELECTED)),
+        together(of.KUBERNETES, [None, None, of.CLIENT_GO, of.CLIENT_GO]),
+    ]
+
 results, versions, mouth = [], set(), threading.Lock()
 
 

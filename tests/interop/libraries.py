@@ -64,6 +64,12 @@ def changing(server, _name):
     return lambda: server.asked() >= before + 4
 
 
+def looking(server, _name):
+    """The server sees a waiting client that looks again."""
+    before = server.looks()
+    return lambda: server.looks() >= before + 2
+
+
 def in_session(server, _name):
     """The server has a session that waits."""
     return lambda: server.waiting() > 0
@@ -117,6 +123,7 @@ MUTEX = java("InterProcessMutex", "curator", joining, "mutex")
 WRITE_LOCK = java("InterProcessReadWriteLock for writing", "curator", joining, "write")
 READ_LOCK = java("InterProcessReadWriteLock for reading", "curator", joining, "read")
 KAZOO = python("kazoo", joining)
+CLIENT_GO = Library("leader election of client-go", [BUILT / "leader"], looking)
 PYMEMCACHE = python("pymemcache", adding)
 ADVISORY, ADVISORY_SHARED = map(psql, ("exclusive", "shared"))
 SHEDLOCK_POSTGRES = java("ShedLock on PostgreSQL", "shedlock", changing, "postgresql")
@@ -151,6 +158,7 @@ CURATOR = Store("zookeeper", "zookeeper://{}?prefix=", server=processes.ZooKeepe
 CURATOR_RW = Store("recipe=curator-rw", "zookeeper://{}?prefix=&recipe=curator-rw", server=processes.ZooKeeper)
 KAZOO_RECIPE = Store("recipe=kazoo", "zookeeper://{}?prefix=&recipe=kazoo", server=processes.ZooKeeper)
 MEMCACHED = Store("memcached", "memcached://{}?prefix=", server=processes.Memcached, shares=False)
+KUBERNETES = Store("kube-apiserver", "k8s://default?kubeconfig={}", server=processes.KubeApi)
 POSTGRES = Store(
     "recipe=advisory", "postgres://postgres@{}/postgres?recipe=advisory&key=hashtext", server=processes.Postgres
 )

@@ -8,6 +8,7 @@ import pathlib
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import tempfile
 import threading
@@ -159,6 +160,8 @@ class Server:
     """A server on ports of its own. It ends with its standard input, however the driver may end."""
 
     KEEPER = '"$@" & read -r line; kill "$!"; wait "$!"'
+    # Within this it has to be up, or its port is not free.
+    UP = 10
 
     def __init__(self, place):
         place = pathlib.Path(tempfile.mkdtemp(prefix="server.", dir=place))
@@ -168,7 +171,7 @@ class Server:
             words = [str(word) for word in self.command(place)]
             self.process = Process(["sh", "-c", self.KEEPER, "sh", *words])
             try:
-                until(f"{words[0]} on {self.port}", self.answers, 10)
+                until(f"{words[0]} on {self.port}", self.answers, self.UP)
                 return
             except Failure:
                 self.end()
@@ -242,6 +245,73 @@ class Etcd36(Etcd):
     PROGRAM = pathlib.Path(os.environ["DLOCK_INTEROP"]) / "etcd-server"
 
 
+class KubeApi(Server):
+    """kube-apiserver, over an etcd of its own, with one user, who may do everything."""
+
+    UP = 90
+    PROGRAM = pathlib.Path(os.environ["DLOCK_INTEROP"]) / "kube-apiserver"
+    AUDIT = {
+        "apiVersion": "audit.k8s.io/v1",
+        "kind": "Policy",
+        "omitStages": ["RequestReceived"],
+        "rules": [{"level": "Metadata", "resources": [{"group": "coordination.k8s.io", "resources": ["leases"]}]}],
+    }
+
+    def command(self, place):
+        self.etcd = Etcd(place)
+        self.kubeconfig, self.log = place / "kubeconfig", place / "audit.log"
+        key, tokens, audit = place / "key", place / "tokens", place / "audit"
+        subprocess.run(["openssl", "genrsa", "-out", key, "2048"], stderr=subprocess.DEVNULL, check=True)
+        tokens.write_text("token-of-the-tests,tester,1,system:masters\n")
+        audit.write_text(json.dumps(self.AUDIT))
+        cluster = {"server": f"https://127.0.0.1:{self.port}", "certificate-authority": "apiserver.crt"}
+        context = {"cluster": "test", "user": "test"}
+        parts = {"cluster": cluster, "user": {"token": "token-of-the-tests"}, "context": context}
+        lists = {f"{kind}s": [{"name": "test", kind: part}] for kind, part in parts.items()}
+        self.kubeconfig.write_text(json.dumps({"current-context": "test", **lists}))
+        options = {
+            "etcd-servers": f"http://{self.etcd.address}",
+            "secure-port": self.port,
+            "bind-address": "127.0.0.1",
+            "cert-dir": place,
+            "service-account-key-file": key,
+            "service-account-signing-key-file": key,
+            "service-account-issuer": "https://test",
+            "token-auth-file": tokens,
+            "authorization-mode": "RBAC",
+            "service-cluster-ip-range": "10.0.0.0/24",
+            "disable-admission-plugins": "ServiceAccount",
+            "audit-policy-file": audit,
+            "audit-log-path": self.log,
+        }
+        return [self.PROGRAM, *(f"--{name}={value}" for name, value in options.items())]
+
+    @property
+    def address(self):
+        """What clients are told: the kubeconfig."""
+        return str(self.kubeconfig)
+
+    def answers(self):
+        """Whether it is ready, and has made the namespace of the locks."""
+        trust = ssl._create_unverified_context()
+        url = f"https://127.0.0.1:{self.port}/api/v1/namespaces/default"
+        request = urllib.request.Request(url, headers={"Authorization": "Bearer token-of-the-tests"})
+        try:
+            with urllib.request.urlopen(request, timeout=SOON, context=trust):
+                return True
+        except OSError:
+            return False
+
+    def looks(self):
+        """How often the client of the library has read a lease."""
+        lines = self.log.read_text().splitlines()
+        return sum('"verb":"get"' in line and '"userAgent":"interop"' in line for line in lines)
+
+    def end(self):
+        super().end()
+        self.etcd.end()
+
+
 class ZooKeeper(Server):
     JAVA = ["java", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dzookeeper.forceSync=no", "-cp"]
     CLASSES = "/etc/zookeeper/conf:/usr/share/java/zookeeper.jar"
@@ -312,11 +382,13 @@ class MariaDb(Server):
     def command(self, place):
         install = ["mariadb-install-db", "--no-defaults", f"--datadir={place / 'data'}", "--skip-test-db", "--user=root"]
         normal = "--auth-root-authentication-method=normal"
-        subprocess.run([*install, normal], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+        # A server that starts removes the temporary tables of others from a directory that they share.
+        own = {"env": {**os.environ, "TMPDIR": str(place)}}
+        subprocess.run([*install, normal], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True, **own)
         self.socket = place / "socket"
         names = [f"--datadir={place / 'data'}", f"--socket={self.socket}", f"--pid-file={place / 'pid'}"]
         network = ["--bind-address=127.0.0.1", f"--port={self.port}", "--skip-name-resolve"]
-        quick = ["--innodb-flush-log-at-trx-commit=2", "--innodb-flush-method=nosync"]
+        quick = ["--innodb-flush-log-at-trx-commit=2", "--innodb-flush-method=nosync", f"--tmpdir={place}"]
         return ["mariadbd", "--no-defaults", "--user=root", *names, *network, *quick]
 
     def ask(self, sql):

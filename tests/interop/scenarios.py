@@ -209,6 +209,18 @@ def a_killed_dlock_keeps_it_out_while_the_tree_lives(scenario):
     scenario.client.gives(scenario.name)
 
 
+def a_killed_dlock_keeps_one_that_waits_out_while_the_tree_lives(scenario):
+    """The library has to have seen a lease for as long as it lasts before it takes it over."""
+    inherited_lock = scenario.stage.place / f"inherited_lock.{scenario.name}"
+    tree = ["flock", inherited_lock, "sh", "-c", STUBBORN]
+    holder = scenario.dlock("--ttl", f"{2 * SHORT}ms", run=tree).await_running()
+    scenario.client.begins_to_wait(scenario.name, scenario.server)
+    holder.popen.send_signal(signal.SIGKILL)
+    scenario.client.gets_it()
+    equal(locked(inherited_lock), False, "the tree of the killed dlock lives when the library has the lock")
+    scenario.client.gives(scenario.name)
+
+
 def a_killed_client_keeps_dlock_out_until_its_lease_ends(scenario):
     client = scenario.another_client()
     client.takes(scenario.name, SHORT)
@@ -351,6 +363,13 @@ SEVERAL_HOLDERS = [
 ]
 # A library that extends its lease as long as it lives.
 KEPT_ALIVE = [play for play in EXCLUSIVE if play is not who_comes_too_late_frees_nothing] + SEVERAL_HOLDERS
+# The same, where a client takes over only what it has watched.
+ELECTED = [
+    a_killed_dlock_keeps_one_that_waits_out_while_the_tree_lives
+    if play is a_killed_dlock_keeps_it_out_while_the_tree_lives
+    else play
+    for play in KEPT_ALIVE
+]
 # On a store that refuses `dlock acquire`.
 IN_SESSIONS = [play for play in KEPT_ALIVE if play is not a_token_keeps_it_out_until_it_is_given_back]
 # The same, where the lock has one holder.
