@@ -35,6 +35,7 @@ pub struct Bench {
 
 /// The tools that dlock is compared with, unless they are left out.
 struct Peers {
+    flock: Option<PathBuf>,
     etcdctl: Option<PathBuf>,
     psql: Option<PathBuf>,
     mariadb: Option<PathBuf>,
@@ -46,6 +47,7 @@ impl Peers {
     fn find(leave_out: &mut impl FnMut(String)) -> Self {
         let mut found = |program: Result<PathBuf, String>| program.map_err(&mut *leave_out).ok();
         Peers {
+            flock: found(machine::find("flock", "util-linux")),
             etcdctl: found(machine::find("etcdctl", "etcd-client")),
             psql: found(machine::find_psql()),
             mariadb: found(machine::find("mariadb", "mariadb-client")),
@@ -83,6 +85,11 @@ impl Bench {
         let mut command = self.command(&self.dlock);
         command.arg("run").args(args);
         command
+    }
+
+    /// `flock(1)`, unless it is left out.
+    fn flock(&self) -> Option<Command> {
+        self.peers.flock.as_ref().map(|flock| self.command(flock))
     }
 
     /// etcdctl for the etcd, unless either is left out.

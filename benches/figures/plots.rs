@@ -30,7 +30,9 @@ pub fn write(directory: &Path) -> Result<(), Box<dyn Error>> {
         fs::write(directory.join("queue.svg"), queue(&figures))?;
         written.push("queue.svg");
     }
-    if has(["startup", "handoff"]) && has(["drain", "memory"]) {
+    // The section compares dlock with flock(1).
+    let compares = rows(&sections["startup"]).any(|row| row["name"] == "flock");
+    if has(["startup", "handoff"]) && has(["drain", "memory"]) && compares {
         fs::write(directory.join("speed.md"), speed(&figures))?;
         written.push("speed.md");
     }
@@ -105,20 +107,17 @@ fn label(value: f64) -> String {
 fn queue(figures: &Value) -> String {
     let (drain, queue) = (&figures["sections"]["drain"], &figures["sections"]["queue"]);
     let curve = |section: &Value, column: &str| -> Vec<(f64, f64)> {
-        rows(section).map(|row| (number(row, "waiters"), number(row, column))).collect()
+        let points = rows(section).map(|row| (number(row, "waiters"), number(row, column)));
+        points.filter(|point| !point.1.is_nan()).collect()
     };
     const HEIGHT: f64 = 320.0;
     let mut svg = Svg::new(WIDTH, HEIGHT);
-    panel_of_curves(
-        &mut svg,
-        MARGIN,
-        "Until all waiters have run (ms)",
-        &[
-            ("flock", Class::Peer, curve(drain, "flock_ms")),
-            ("dlock redis", Class::Dlock, curve(drain, "dlock_ms")),
-        ],
-        Scale::Logarithmic,
-    );
+    let mut drains = vec![("dlock redis", Class::Dlock, curve(drain, "dlock_ms"))];
+    let flock = curve(drain, "flock_ms");
+    if !flock.is_empty() {
+        drains.insert(0, ("flock", Class::Peer, flock));
+    }
+    panel_of_curves(&mut svg, MARGIN, "Until all waiters have run (ms)", &drains, Scale::Logarithmic);
     panel_of_curves(
         &mut svg,
         SECOND,

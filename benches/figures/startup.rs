@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use crate::Bench;
+use crate::machine::find;
 use crate::race::{COLUMNS, Race};
 use crate::report::{Section, Target};
 
@@ -25,16 +26,21 @@ pub fn startup(bench: &Bench) -> Result<Section, Box<dyn Error>> {
         command.args(args);
         command
     };
-    let coreutil = |program: &str, args: &[&str]| other(&Path::new("/usr/bin").join(program), args);
-    add("true", coreutil("true", &[]));
-    add("timeout", coreutil("timeout", &["10", "true"]));
-    add("flock", coreutil("flock", &["flock-file", "true"]));
+    add("true", other(&find("true", "coreutils")?, &[]));
+    add("timeout", other(&find("timeout", "coreutils")?, &["10", "true"]));
+    if let Some(mut flock) = bench.flock() {
+        flock.args(["flock-file", "true"]);
+        add("flock", flock);
+    }
     for (scheme, url) in bench.stores() {
         add(&format!("dlock {scheme}"), bench.dlock(&["-b", &url, "x", "--", "true"]));
     }
     if let Some(mut etcdctl) = bench.etcdctl() {
         etcdctl.args(["lock", "x", "--", "true"]);
         add("etcdctl lock", etcdctl);
+    }
+    if let Some((program, address)) = bench.servers.consul.as_ref().map(|consul| consul.client()) {
+        add("consul lock", other(program, &["lock", &address, "x", "true"]));
     }
     let select = ["-c", "select 1"];
     if let Some((server, psql)) = bench.servers.postgres.as_ref().zip(bench.peers.psql.as_ref()) {
@@ -63,8 +69,9 @@ pub fn startup(bench: &Bench) -> Result<Section, Box<dyn Error>> {
         ("dlock file", "flock", Target::AtMost(1.6)),
         ("dlock redis", "flock", Target::AtMost(1.8)),
         ("dlock postgres", "psql", Target::AtMost(1.0)),
-        // How many times as long etcdctl takes.
+        // How many times as long these take.
         ("etcdctl lock", "dlock redis", Target::AtLeast(8.0)),
+        ("consul lock", "dlock consul", Target::AtLeast(8.0)),
     ] {
         if let Some(ratio) = race.ratio(tool, other) {
             section.target(&format!("{tool} / {other}"), ratio, target);

@@ -9,7 +9,7 @@ use std::error::Error;
 use std::fs::{self, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -99,7 +99,7 @@ impl<'a> Fixture<'a> {
         };
         let mut locked = match self.lock {
             Lock::Flock => {
-                let mut locked = self.bench.command(Path::new("/usr/bin/flock"));
+                let mut locked = self.bench.flock().ok_or("flock is left out")?;
                 locked.arg(&self.lock_file);
                 locked
             }

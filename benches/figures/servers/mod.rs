@@ -1,5 +1,6 @@
 //! Servers for the benchmark only, on 127.0.0.1; all are ended with it.
 
+mod consul;
 mod etcd;
 mod mariadb;
 mod postgres;
@@ -23,6 +24,7 @@ pub struct Servers {
     pub zookeeper: Option<zookeeper::ZooKeeper>,
     pub postgres: Option<postgres::Postgres>,
     pub mariadb: Option<mariadb::MariaDb>,
+    pub consul: Option<consul::Consul>,
 }
 
 impl Servers {
@@ -34,6 +36,7 @@ impl Servers {
             zookeeper: installed(zookeeper::ZooKeeper::start(dir), or_leave_out),
             postgres: installed(postgres::Postgres::start(), or_leave_out),
             mariadb: installed(mariadb::MariaDb::start(dir), or_leave_out),
+            consul: installed(consul::Consul::start(dir), or_leave_out),
         }
     }
 
@@ -45,6 +48,7 @@ impl Servers {
             ("zookeeper", self.zookeeper.as_ref().map(zookeeper::ZooKeeper::url)),
             ("postgres", self.postgres.as_ref().map(postgres::Postgres::url)),
             ("mysql", self.mariadb.as_ref().map(mariadb::MariaDb::url)),
+            ("consul", self.consul.as_ref().map(consul::Consul::url)),
         ];
         urls.into_iter().filter_map(|(scheme, url)| Some((scheme, url?))).collect()
     }

@@ -49,7 +49,7 @@ fn requests(bench: &Bench, count: usize) -> Result<f64, Box<dyn Error>> {
     Ok(requests.end(bench)?.len() as f64 / (count + 1) as f64)
 }
 
-/// Measures both tools once per round; then dlock once more, to count its requests.
+/// Measures both tools once per round, or dlock alone if flock is left out; then dlock once more, to count its requests.
 pub fn drain(bench: &Bench) -> Result<Section, Box<dyn Error>> {
     bench.redis()?;
     let rounds = (bench.runs / 40).max(1);
@@ -72,7 +72,7 @@ pub fn drain(bench: &Bench) -> Result<Section, Box<dyn Error>> {
         for _ in 0..rounds {
             let mut order = [Lock::Flock, Lock::Redis];
             rng.shuffle(&mut order);
-            for lock in order {
+            for lock in order.into_iter().filter(|lock| *lock == Lock::Redis || bench.flock().is_some()) {
                 let drained = once(bench, lock, count)?;
                 if lock == Lock::Flock {
                     flock.push(drained.whole);
@@ -82,12 +82,16 @@ pub fn drain(bench: &Bench) -> Result<Section, Box<dyn Error>> {
                 }
             }
         }
-        let ratio = median(dlock.iter().zip(&flock).map(|(dlock, flock)| ms(*dlock) / ms(*flock)));
-        let [flock, dlock, gap] = [flock, dlock, gaps].map(|times| ms(Sample::new(times).p50()));
+        let ratios = dlock.iter().zip(&flock).map(|(dlock, flock)| ms(*dlock) / ms(*flock));
+        let ratio = if flock.is_empty() { f64::NAN } else { median(ratios) };
+        let p50 = |times: Vec<_>| if times.is_empty() { f64::NAN } else { ms(Sample::new(times).p50()) };
+        let [flock, dlock, gap] = [flock, dlock, gaps].map(p50);
         let requests = requests(bench, count)?;
         section.row(&format!("{count} waiters"), &[count as f64, flock, dlock, ratio, gap, requests]);
         if count == LENGTHS[LENGTHS.len() - 1] {
-            section.target(&format!("{count} waiters, dlock redis / flock"), ratio, Target::AtMost(1.6));
+            if !ratio.is_nan() {
+                section.target(&format!("{count} waiters, dlock redis / flock"), ratio, Target::AtMost(1.6));
+            }
             section.target("requests per waiter", requests, Target::AtMost(6.0));
         }
     }

@@ -140,7 +140,9 @@ fn pause(rng: &mut Rng) {
 
 pub fn handoff(bench: &Bench) -> Result<Section, Box<dyn Error>> {
     let mut race = Race::default();
-    race.add("flock", |rng| processes(bench, Lock::Flock, rng));
+    if bench.flock().is_some() {
+        race.add("flock", |rng| processes(bench, Lock::Flock, rng));
+    }
     for (scheme, url) in bench.stores() {
         race.add(format!("dlock {scheme}"), move |rng| {
             let lock = if scheme == "redis" { Lock::Redis } else { Lock::Store(&url) };
