@@ -36,6 +36,18 @@ pub fn raise() {
     unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
 }
 
+/// Raises the session that the calling process leads, if it does. Where the kernel schedules sessions as groups (`sched(7)`,
+/// "The autogroup feature"), a nice value counts within a session only, and a command whose processes start sessions without a
+/// pause takes all CPUs but one part of as many. Nothing else may be in this session: it would be raised too.
+pub fn raise_session() {
+    // SAFETY: getsid(2) takes an integer.
+    let session = unsafe { libc::getsid(0) };
+    if session == std::process::id() as i32 {
+        // Without a privilege, or where the kernel has no such groups, it fails and changes nothing.
+        let _ = std::fs::write("/proc/self/autogroup", RAISED.to_string());
+    }
+}
+
 /// Gives the calling thread, and what it starts, the nice value that the process had before. The end of a process takes
 /// longer than a hand-off, and would otherwise delay the next holder of the lock.
 pub fn restore() {

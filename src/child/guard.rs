@@ -164,13 +164,14 @@ impl Guard {
         }
     }
 
-    /// Runs once the command has run for a moment: locks the memory against being paged out. That takes a while, so a short
-    /// command is spared it. It fails without the privilege for it, which is harmless: the margin before the lease's end
-    /// allows for that.
+    /// Runs once the command has run for a moment: raises the guard's own session, and locks the memory against being paged
+    /// out. That takes a while, so a short command is spared it. It fails without the privilege for it, which is harmless:
+    /// the margin before the lease's end allows for that.
     fn settle(&mut self) {
         if self.settle_at.is_some_and(|at| Moment::now() >= at) {
             self.settle_at = None;
             self.has_settled = true;
+            priority::raise_session();
             sys::lock_memory();
         }
     }
@@ -338,7 +339,7 @@ impl Guard {
                         self.command_changed(change);
                     }
                     // If processes fork and exit without a pause, reaping them all would miss the deadline.
-                    if count % 64 == 0 && due.is_some_and(|due| Moment::now() >= due) {
+                    if due.is_some_and(|due| Moment::now() >= due) {
                         return true;
                     }
                 }

@@ -76,7 +76,7 @@ impl Killer {
         let now = Moment::now();
         let mut pass = Pass { signalled: self.chase(), alive: 0 };
         let Killer { tree, signalled, not_permitted, .. } = self;
-        let coverage = tree.walk(|member| {
+        let coverage = tree.walk(None, |member| {
             let last = signalled.get(&member.pid).copied();
             if last.is_some_and(|last| now - last < RECHECK_AFTER) {
                 pass.alive += 1;

@@ -57,10 +57,7 @@ impl Terminator {
     /// Returns every process that is not known yet, parents before their children; stops at `until`.
     pub(super) fn find(&mut self, until: Option<Moment>) -> Vec<Newcomer> {
         let mut newcomers = Vec::new();
-        let _ = self.tree.walk(|member| {
-            if is_over(until) {
-                return Next::Stop;
-            }
+        let _ = self.tree.walk(until, |member| {
             if !self.known.contains_key(&member.pid) {
                 newcomers.push(Newcomer { member, stat: Stat::of(member.pid) });
             }

@@ -45,8 +45,6 @@ pub enum Next {
     Descend,
     /// Skip its children.
     Skip,
-    /// End the walk.
-    Stop,
 }
 
 /// How much of the tree a walk has visited.
@@ -55,11 +53,11 @@ pub enum Next {
 pub enum Coverage {
     /// Every process that existed when it began, except what `visit` skipped.
     Complete,
-    /// Perhaps not every one: `/proc` does not exist, or no descriptor or memory is available to read it.
+    /// Perhaps not every one: the time was over, `/proc` does not exist, or no descriptor or memory is available to read it.
     Partial,
 }
 
-/// The size of a tree.
+/// The size of a tree, as far as it was counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Census {
     /// The number of processes.
@@ -101,7 +99,9 @@ impl Tree {
     /// A process is visited before its children are read, so that it can be signalled the moment it is found. The
     /// children of a dying process become children of the root: a further walk finds them. If `/proc` cannot be read,
     /// only the children of the calling process are visited, if that is the root.
-    pub fn walk(&self, mut visit: impl FnMut(Member) -> Next) -> Coverage {
+    ///
+    /// It ends at `until`: also while it passes by thousands of dead children, which nobody visits.
+    pub fn walk(&self, until: Option<Moment>, mut visit: impl FnMut(Member) -> Next) -> Coverage {
         let own = std::process::id() as i32;
         if !procfs::is_usable() {
             self.sweep(visit);
@@ -137,6 +137,9 @@ impl Tree {
             };
             next = (next + 1).min(queue.len());
             for (pid, parent) in found.into_iter().rev() {
+                if until.is_some_and(|until| Moment::now() >= until) {
+                    return Coverage::Partial;
+                }
                 if (parent == self.root && self.strangers.contains(&pid)) || !seen.insert(pid) {
                     continue;
                 }
@@ -147,7 +150,6 @@ impl Tree {
                 match visit(Member { pid, parent }) {
                     Next::Descend => queue.push(pid),
                     Next::Skip => {}
-                    Next::Stop => return coverage,
                 }
             }
         }
@@ -168,9 +170,7 @@ impl Tree {
         // Pids are assigned in ascending order, and start over at the end.
         let pids = (own + 1..own.saturating_add(SWEEP)).chain((own - SWEEP).max(2)..own);
         for member in self.living_children(pids) {
-            if visit(member) == Next::Stop {
-                return;
-            }
+            visit(member);
         }
     }
 
@@ -187,22 +187,22 @@ impl Tree {
     /// can be found.
     pub fn members(&self) -> Vec<i32> {
         let mut members = Vec::new();
-        let _ = self.walk(|member| {
+        let _ = self.walk(None, |member| {
             members.push(member.pid);
             Next::Descend
         });
         members
     }
 
-    /// Counts processes and threads; stops at `until` and returns what it has counted by then.
-    pub fn census(&self, until: Moment) -> Census {
+    /// Counts processes and threads; stops at `until`, and returns what it has counted by then.
+    pub fn census(&self, until: Moment) -> (Census, Coverage) {
         let mut census = Census::default();
-        let _ = self.walk(|member| {
+        let coverage = self.walk(Some(until), |member| {
             census.processes += 1;
             census.threads += procfs::threads_of(member.pid);
-            if Moment::now() < until { Next::Descend } else { Next::Stop }
+            Next::Descend
         });
-        census
+        (census, coverage)
     }
 
     /// Signals a member that a walk has just visited.

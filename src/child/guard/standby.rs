@@ -11,6 +11,7 @@ use crate::child::killer::Killer;
 use crate::child::tree::{self, Tree};
 use crate::child::{procfs, sys};
 use crate::clock::Moment;
+use crate::priority;
 
 /// dlock pings each second. If no ping has come for this long, dlock may be stopped.
 const PEER_IS_LATE: Duration = Duration::from_millis(1500);
@@ -90,6 +91,7 @@ impl Standby {
             ForkResult::Child => {
                 drop(writer);
                 let _ = setsid();
+                priority::raise_session();
                 let is_dismissed = dismissal.read(&mut [0]).is_ok_and(|count| count > 0);
                 if !is_dismissed {
                     kill(orphans, cgroup);

@@ -8,7 +8,7 @@ use crate::child::procfs;
 use crate::child::protocol::Event;
 use crate::child::stop::Input;
 use crate::child::terminator::{Newcomer, Terminator};
-use crate::child::tree::Tree;
+use crate::child::tree::{Coverage, Tree};
 use crate::child::wait::{self, Change};
 use crate::clock::Moment;
 
@@ -53,13 +53,15 @@ impl Guard {
         let Some((_, interval)) = self.stop.measure_from() else { return };
         let until = begin + interval / 2;
         let scheduled = procfs::scheduled_time();
-        let census = self.tree().census(until);
+        let (census, coverage) = self.tree().census(until);
         // The walk that kills takes as long again, including the time spent waiting for a processor. The time during which
         // this process was frozen or its host suspended does not predict the next walk.
         let spent = scheduled.and_then(|before| Some(procfs::scheduled_time()?.saturating_sub(before)));
         let elapsed = Moment::now() - begin;
         let cost = spent.map_or(elapsed, |spent| spent.min(elapsed));
-        self.act(Input::Reserve(census.time_to_die() + cost * 2));
+        let counted = census.time_to_die() + cost * 2;
+        // As much again for what there was no time to count.
+        self.act(Input::Reserve(if coverage == Coverage::Complete { counted } else { counted * 2 }));
         self.measure_at = Some(Moment::now() + interval.max(cost * 10));
     }
 

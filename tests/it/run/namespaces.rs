@@ -300,6 +300,25 @@ fn no_dlock_process_is_real_time() {
     assert_eq!(run.wait().exit, Exit::by(Signal::SIGKILL));
 }
 
+/// S40: where the kernel schedules sessions as groups, a nice value counts within a session only.
+#[test]
+fn the_session_of_the_guard_is_raised_and_that_of_the_command_is_not() {
+    let place = Place::new();
+    let mut run = place.run().probe(["ignore-term"]).spawn();
+    run.await_ready();
+    let group = |pid: i32| std::fs::read_to_string(format!("/proc/{pid}/autogroup")).unwrap_or_default();
+    if group(run.guard()).is_empty() {
+        assert!(!std::fs::exists("/proc/sys/kernel/sched_autogroup_enabled").unwrap());
+    } else {
+        until(SOON, "a session that is raised", || group(run.guard()).ends_with(" nice -20\n"));
+        for pid in [run.pid(), run.command()] {
+            assert!(group(pid).ends_with(" nice 0\n"), "{}", group(pid));
+        }
+    }
+    run.signal(Signal::SIGKILL);
+    assert_eq!(run.wait().exit, Exit::by(Signal::SIGKILL));
+}
+
 /// S47
 #[test]
 fn a_child_that_dlock_had_before_its_start_survives_the_loss_of_the_guard() {
