@@ -11,8 +11,8 @@
 # 4. without arguments, builds dlock with `file:` alone, and runs the tests of what depends on the stores of a build.
 #
 # The tests start their own servers on free ports and stop them. Read from the environment:
-#   DLOCK_TEST_THREADS   most tests at a time (default: 8 per CPU, at least 6: most of a test is waiting, and those beyond
-#                        2 per CPU begin only while the CPUs have time left)
+#   DLOCK_TEST_THREADS   most tests at a time (default: 12 per CPU: most of a test is waiting, and those beyond
+#                        3 per CPU begin only while the CPUs have time left)
 #   DLOCK_TEST_PYTHON    a python3 that can `import redis, redis_lock, yaml, moto`; set here for the tests. A test that does
 #                        not find it set uses target/python/bin/python, and then python3 from PATH
 set -euo pipefail
@@ -101,6 +101,26 @@ install_packages() {
 [ "${#missing[@]}" = 0 ] || install_packages
 PATH=$PATH:/usr/sbin:/sbin
 
+# --- arguments --------------------------------------------------------------------------------------------------------
+is_all=$([ "$#" = 0 ] && echo yes || echo no)
+# Arguments after `--` are passed to the test binaries, and so are the filters.
+for_cargo=() for_tests=()
+while [ "$#" != 0 ]; do
+    if [ "$1" = -- ]; then
+        shift
+        for_tests=("$@")
+        break
+    fi
+    for_cargo+=("$1")
+    shift
+done
+for_tests+=(--skip scale:: --skip random_faults:: --skip fuzzed_replies::)
+
+# The tests are compiled while servers are fetched. What fails here is reported when they are run.
+cargo test --locked --no-run "${for_cargo[@]}" >/dev/null 2>&1 </dev/null &
+compiling=$!
+trap 'kill "$compiling" 2>/dev/null || true' EXIT
+
 # --- redis-py, python-redis-lock, PyYAML and moto ---------------------------------------------------------------------
 python=${DLOCK_TEST_PYTHON:-target/python/bin/python}
 if ! "$python" -c 'import redis, redis_lock, yaml, moto, flask' 2>/dev/null; then
@@ -132,27 +152,16 @@ export DLOCK_TEST_PYTHON=$python
 tests/servers.sh
 
 # --- the tests --------------------------------------------------------------------------------------------------------
-threads=${DLOCK_TEST_THREADS:-$(($(nproc) * 8 > 6 ? $(nproc) * 8 : 6))}
+threads=${DLOCK_TEST_THREADS:-$(($(nproc) * 12))}
 export RUST_TEST_THREADS=$threads
 # Under nohup, or in the background of a script, signals are ignored from the start, which the tests would inherit.
 usual_signals=()
 ! env --default-signal true 2>/dev/null || usual_signals=(env --default-signal)
-is_all=$([ "$#" = 0 ] && echo yes || echo no)
-# Arguments after `--` are passed to the test binaries, and so are the filters.
-for_cargo=() for_tests=()
-while [ "$#" != 0 ]; do
-    if [ "$1" = -- ]; then
-        shift
-        for_tests=("$@")
-        break
-    fi
-    for_cargo+=("$1")
-    shift
-done
-for_tests+=(--skip scale:: --skip random_faults:: --skip fuzzed_replies::)
 run_tests() { # arguments of cargo test
     "${usual_signals[@]}" cargo test --locked --no-fail-fast "$@" "${for_cargo[@]}" -- "${for_tests[@]}" </dev/null
 }
+wait "$compiling" || true
+trap - EXIT
 status=0
 say "every store, at most $threads tests at a time"
 run_tests || status=$?

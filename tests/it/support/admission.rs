@@ -10,12 +10,12 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// So many tests for each processor run whatever they need.
-const ALWAYS: usize = 2;
+const ALWAYS: usize = 3;
 /// The part of the time in which the processors may be busy when another test begins. More tests than the processors can
 /// serve would not end sooner: each has servers of its own, and looks for what it waits for again and again.
-const BUSY: f64 = 0.6;
+const BUSY: f64 = 0.85;
 /// How often that is measured: what began before has begun to work by then.
-const PERIOD: Duration = Duration::from_millis(500);
+const PERIOD: Duration = Duration::from_millis(200);
 /// No test waits longer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -45,7 +45,7 @@ impl Admitted {
         let until = Instant::now() + PATIENCE;
         let always = std::thread::available_parallelism().map_or(1, usize::from) * ALWAYS;
         while !with_tests(|tests| tests.admit(always, Instant::now() > until)) {
-            std::thread::sleep(PERIOD / 20);
+            std::thread::sleep(PERIOD / 10);
         }
         Self
     }
