@@ -5,7 +5,7 @@
 #
 # 1. installs the packages whose programs are missing (apt-get, by sudo when not root; no daemon is started by that),
 # 2. puts redis-py and python-redis-lock, foreign clients that the tests lock against, PyYAML, and moto, a server of
-#    DynamoDB, into target/, and by tests/servers.sh servers of other versions, whose exact versions it prints,
+#    DynamoDB and S3, into target/, and by tests/servers.sh servers of other versions, whose exact versions it prints,
 # 3. runs the tests with every store; neither `scale::*`, which loads the whole machine, nor `random_faults::*` and
 #    `fuzzed_replies::*`, which take minutes: tests/scale.sh and tests/faults.sh run them,
 # 4. without arguments, builds dlock with `file:` alone, and runs the tests of what depends on the stores of a build.

@@ -12,7 +12,7 @@ use crate::support::memcached::Memcached;
 use crate::support::postgres::Postgres;
 use crate::support::proxy::Proxy;
 use crate::support::running::{Exit, Output};
-use crate::support::s3::S3;
+use crate::support::s3::{Bucket, S3};
 use crate::support::wait::until;
 use crate::support::zookeeper::ZooKeeper;
 

@@ -103,11 +103,15 @@ impl Dynamo {
 
     /// Its URL by way of another port.
     pub fn url_by(&self, port: u16) -> String {
-        let secret = self.daemon.directory().join("secret");
         format!(
             "dynamodb://test-key@{TABLE}/jobs?endpoint=http://127.0.0.1:{port}&password_file={}",
-            secret.display()
+            self.secret().display()
         )
+    }
+
+    /// The file of the key.
+    pub fn secret(&self) -> PathBuf {
+        self.daemon.directory().join("secret")
     }
 
     /// Its port.

@@ -1,7 +1,8 @@
-//! A real S3 server: Versity's gateway in front of a directory, in which each object is a file.
+//! Servers that speak S3's protocol: Versity's gateway in front of a directory, in which each object is a file, and moto.
 
 use super::SOON;
 use super::daemon::{Daemon, Host};
+use super::dynamodb::Moto;
 use super::pool::{Group, Lent, lend};
 use super::server::{await_no_clients, free_port, other_version};
 use super::tls::Certificates;
@@ -119,26 +120,10 @@ impl S3 {
         std::fs::read_to_string(self.file(key)).ok()
     }
 
-    /// The ledger of a lock; an empty one if there is none.
-    pub fn ledger(&self, name: &str) -> Ledger {
-        let object = self.object(&key(name)).unwrap_or_default();
-        Ledger::parse(object.as_bytes()).unwrap_or_default()
-    }
-
     /// Writes an object, as another program does.
     #[track_caller]
     pub fn put(&self, key: &str, content: &str) {
-        let url = format!("http://127.0.0.1:{}/{BUCKET}/{}", self.port(), key.replace('%', "%25"));
-        let user = format!("{KEY}:{SECRET}");
-        let signed = ["--aws-sigv4", "aws:amz:us-east-1:s3", "--user", &user];
-        let put = Command::new("curl")
-            .args(["--silent", "--fail", "--request", "PUT", "--data-binary", content, &url])
-            .args(signed)
-            // This version of curl signs the header, but does not add it.
-            .args(["--header", "x-amz-content-sha256: UNSIGNED-PAYLOAD"])
-            .output();
-        let put = put.expect("curl is missing: install the Debian package curl");
-        assert!(put.status.success(), "{put:?}");
+        put(self.port(), key, content);
     }
 
     /// Sets a property of the bucket, such as `versioning`.
@@ -173,6 +158,141 @@ impl Group for S3 {
         self.wipe();
         is_idle
     }
+}
+
+/// A server that others have written, with the same bucket.
+#[derive(Debug)]
+pub struct MotoS3(Moto);
+
+impl MotoS3 {
+    /// An empty one from the pool.
+    pub fn lent() -> Lent<Self> {
+        lend()
+    }
+}
+
+impl Group for MotoS3 {
+    fn start() -> Self {
+        let server = Moto::start();
+        put(server.port(), "", "");
+        Self(server)
+    }
+
+    fn renew(&mut self) -> bool {
+        let is_idle = self.0.renew();
+        if is_idle {
+            self.wipe();
+        }
+        is_idle
+    }
+}
+
+/// What a test does with the objects of either.
+pub trait Bucket {
+    /// Its URL, with the file of the key in it.
+    fn url(&self) -> String;
+
+    /// The content of an object.
+    fn object(&self, key: &str) -> Option<String>;
+
+    /// Writes an object, as another program does.
+    fn put(&self, key: &str, content: &str);
+
+    /// Deletes an object that exists.
+    fn delete(&self, key: &str);
+
+    /// Removes all objects.
+    fn wipe(&self);
+
+    /// Kills the server, and starts it again on its port, with its data.
+    fn restart(&mut self);
+
+    /// The ledger of a lock; an empty one if there is none.
+    fn ledger(&self, name: &str) -> Ledger {
+        let object = self.object(&key(name)).unwrap_or_default();
+        Ledger::parse(object.as_bytes()).unwrap_or_default()
+    }
+}
+
+impl Bucket for S3 {
+    fn url(&self) -> String {
+        Self::url(self)
+    }
+
+    fn object(&self, key: &str) -> Option<String> {
+        Self::object(self, key)
+    }
+
+    fn put(&self, key: &str, content: &str) {
+        Self::put(self, key, content);
+    }
+
+    fn delete(&self, key: &str) {
+        std::fs::remove_file(self.file(key)).expect("an object");
+    }
+
+    fn wipe(&self) {
+        Self::wipe(self);
+    }
+
+    fn restart(&mut self) {
+        Self::restart(self);
+    }
+}
+
+impl Bucket for MotoS3 {
+    fn url(&self) -> String {
+        let (port, secret) = (self.0.port(), self.0.secret());
+        let secret = secret.display();
+        format!("s3://{KEY}@{BUCKET}/jobs?endpoint=http://127.0.0.1:{port}&password_file={secret}")
+    }
+
+    fn object(&self, key: &str) -> Option<String> {
+        curl(self.0.port(), key, &[])
+    }
+
+    fn put(&self, key: &str, content: &str) {
+        put(self.0.port(), key, content);
+    }
+
+    fn delete(&self, key: &str) {
+        curl(self.0.port(), key, &["--request", "DELETE"]).expect("an object");
+    }
+
+    fn wipe(&self) {
+        let list = curl(self.0.port(), "", &[]).expect("a bucket");
+        let keys = list.split("<Key>").skip(1).filter_map(|rest| rest.split_once("</Key>"));
+        keys.for_each(|(key, _)| self.delete(key));
+    }
+
+    fn restart(&mut self) {
+        unreachable!("moto keeps nothing");
+    }
+}
+
+/// Writes an object, or creates the bucket.
+#[track_caller]
+fn put(port: u16, key: &str, content: &str) {
+    // curl's own type is that of a form, whose fields moto looks for.
+    let binary = "Content-Type: application/octet-stream";
+    let put = curl(port, key, &["--request", "PUT", "--header", binary, "--data-binary", content]);
+    assert!(put.is_some(), "PUT of {key:?}");
+}
+
+/// What the server replies, unless that is an error.
+fn curl(port: u16, key: &str, arguments: &[&str]) -> Option<String> {
+    let url = format!("http://127.0.0.1:{port}/{BUCKET}/{}", key.replace('%', "%25"));
+    let user = format!("{KEY}:{SECRET}");
+    // This version of curl signs the header, but does not add it.
+    let signed =
+        ["--aws-sigv4", "aws:amz:us-east-1:s3", "--header", "x-amz-content-sha256: UNSIGNED-PAYLOAD"];
+    let reply = Command::new("curl")
+        .args(["--silent", "--fail", "--user", &user, &url])
+        .args(signed)
+        .args(arguments)
+        .output()
+        .expect("curl is missing: install the Debian package curl");
+    reply.status.success().then(|| String::from_utf8(reply.stdout).expect("UTF-8"))
 }
 
 /// The key of a lock.

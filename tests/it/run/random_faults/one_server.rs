@@ -6,6 +6,7 @@ use super::{network, number};
 use crate::support::place::Place;
 use crate::support::proxy::Proxy;
 use crate::support::running::{Exit, Output, Running};
+use crate::support::s3::{Bucket, S3};
 use crate::support::wait::boot_ns;
 use nix::sys::signal::Signal;
 use std::time::{Duration, Instant};
@@ -60,7 +61,7 @@ fn nothing_overlaps_on_consul() {
 
 #[test]
 fn nothing_overlaps_on_s3() {
-    let s3 = crate::support::s3::S3::lent();
+    let s3 = S3::lent();
     let at = |port| s3.url_by(&format!("http://127.0.0.1:{port}"));
     assert_nothing_overlaps(s3.port(), at, "10s", |name| s3.ledger(name).holders.is_empty());
 }

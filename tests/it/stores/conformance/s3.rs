@@ -1,26 +1,32 @@
-//! One bucket. No other program has a lock there: an object that dlock has not written is refused, see
+//! One bucket, of two servers. No other program has a lock there: an object that dlock has not written is refused, see
 //! `stores::s3::errors`.
 
 use super::rig::Rig;
 use crate::support::place::Place;
-use crate::support::pool::Lent;
-use crate::support::s3::{S3, key};
+use crate::support::pool::{Group, Lent};
+use crate::support::s3::{Bucket, MotoS3, S3, key};
 use dlock::backend::ledger::Ledger;
 use std::time::Duration;
 
-struct S3Rig {
+struct S3Rig<G: Group> {
     // The runs started here end before the server is lent to the next test.
     place: Place,
-    s3: Lent<S3>,
+    s3: Lent<G>,
 }
 
-impl S3Rig {
+impl S3Rig<S3> {
     fn new() -> Self {
         Self { place: Place::new(), s3: S3::lent() }
     }
 }
 
-impl Rig for S3Rig {
+impl S3Rig<MotoS3> {
+    fn of_moto() -> Self {
+        Self { place: Place::new(), s3: MotoS3::lent() }
+    }
+}
+
+impl<G: Group + Bucket> Rig for S3Rig<G> {
     fn place(&self) -> &Place {
         &self.place
     }
@@ -73,7 +79,7 @@ impl Rig for S3Rig {
     }
 
     fn delete(&mut self, name: &str) {
-        std::fs::remove_file(self.s3.file(&key(name))).unwrap();
+        self.s3.delete(&key(name));
     }
 
     fn replace(&mut self, name: &str) {
@@ -119,4 +125,33 @@ impl Rig for S3Rig {
     }
 }
 
-super::polled! { S3Rig::new }
+super::polled! { S3Rig::<S3>::new }
+
+/// A server that others have written: its conditional writes are those that dlock takes S3's to be.
+mod moto {
+    use super::{MotoS3, S3Rig};
+
+    crate::stores::conformance::topics! { S3Rig::<MotoS3>::of_moto;
+        exclusion {
+            a_run_excludes_a_run
+            release_frees_the_lock
+        }
+        admin {
+            held_and_awaited_locks_are_listed
+            the_last_outcomes_are_kept
+        }
+        fencing {
+            fencing_tokens_grow_with_every_grant
+            fencing_tokens_grow_over_a_deleted_lock
+        }
+        ownership {
+            a_stale_owner_cannot_release
+            a_deleted_lock_is_lost_and_not_created_again
+            a_replaced_lock_is_lost_and_not_touched
+            a_repeated_request_is_recognised
+        }
+        queue {
+            waiters_are_served_first_come_first_served
+        }
+    }
+}
