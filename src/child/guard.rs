@@ -293,6 +293,10 @@ impl Guard {
                 Output::Terminate => self.terminate(),
                 Output::Kill => self.start_killing(),
                 Output::Finish => {
+                    // What has entered another PID namespace belongs to the tree no longer.
+                    if self.terminating.is_some() || self.killing.is_some() {
+                        self.cgroup.as_ref().map(Cgroup::kill);
+                    }
                     self.report_overdue(0);
                     let orphans_left = self.has_living_child();
                     self.report(Event::Finished { orphans_left });
@@ -362,6 +366,10 @@ impl Guard {
     fn command_changed(&mut self, change: Change) {
         let ended = self.command.note(change);
         match change {
+            // It was stopped while it was parked, which `start` did not know yet.
+            Change::Stopped(_) if !self.stop.is_parked() && !self.command.is_executed() => {
+                return self.signal_command(libc::SIGCONT);
+            }
             Change::Stopped(signal) => return self.report(Event::Stopped(signal)),
             Change::Continued => self.report(Event::Continued),
             Change::Exited(_) | Change::Killed(_) => {}

@@ -87,10 +87,18 @@ impl Killer {
                 return Next::Skip;
             }
             pass.alive += 1;
-            pass.signalled += usize::from(last.is_none());
-            signalled.insert(member.pid, now);
-            if tree.signal(member, libc::SIGKILL) == Err(Errno::EPERM) && !procfs::is_zombie(member.pid) {
-                not_permitted.insert(member.pid);
+            match tree.signal(member, libc::SIGKILL) {
+                // It is gone, hidden from this process, or has another parent by now: then the next pass finds it.
+                Err(Errno::ESRCH) => {
+                    signalled.remove(&member.pid);
+                }
+                sent => {
+                    pass.signalled += usize::from(last.is_none());
+                    signalled.insert(member.pid, now);
+                    if sent == Err(Errno::EPERM) && !procfs::is_zombie(member.pid) {
+                        not_permitted.insert(member.pid);
+                    }
+                }
             }
             Next::Descend
         });

@@ -154,6 +154,11 @@ impl Stop {
         Some((deadlines.earliest.saturating_sub(interval), interval))
     }
 
+    /// Returns how much earlier than usual the tree must be stopped, because it is large.
+    pub fn reserve(&self) -> Duration {
+        self.reserve
+    }
+
     /// Returns when the last process must be dead, if there is a lease.
     pub fn dead(&self) -> Option<Moment> {
         self.deadlines.map(|deadlines| deadlines.dead)
@@ -165,6 +170,11 @@ impl Stop {
             Phase::Terminating { kill_at, .. } => Some(self.last_moment(kill_at)),
             _ => None,
         }
+    }
+
+    /// Returns whether the command may not run yet.
+    pub fn is_parked(&self) -> bool {
+        self.phase == Phase::Parked
     }
 
     /// Returns whether SIGKILL has been decided and the tree is not gone yet.

@@ -108,6 +108,10 @@ impl Supervisor {
         for descriptor in kept {
             self.channel.send(&ToGuard::Keep, Some(*descriptor))?;
         }
+        // It was stopped with dlock's process group, and dlock was continued alone.
+        if self.guard_stopped().is_some() {
+            self.continue_guard();
+        }
         let keeps = kept.len();
         let message = ToGuard::Start { group: launch.group, until, stop, keeps };
         self.channel.send(&message, None)?;
@@ -162,6 +166,7 @@ impl Supervisor {
         if self.heartbeat.is_missed(Moment::now(), self.guard_state()) {
             return Some(Event::GuardLost("the guard process does not answer".into()));
         }
+        self.update_strangers();
         self.send(&ToGuard::Ping);
         None
     }

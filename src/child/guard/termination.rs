@@ -51,7 +51,8 @@ impl Guard {
         }
         self.measure_at = None;
         let Some((_, interval)) = self.stop.measure_from() else { return };
-        let until = begin + interval / 2;
+        // SIGTERM and SIGKILL do not wait for it.
+        let until = self.stop.wake().map_or(begin + interval / 2, |due| due.min(begin + interval / 2));
         let scheduled = procfs::scheduled_time();
         let (census, coverage) = self.tree().census(until);
         // The walk that kills takes as long again, including the time spent waiting for a processor. The time during which
@@ -60,14 +61,17 @@ impl Guard {
         let elapsed = Moment::now() - begin;
         let cost = spent.map_or(elapsed, |spent| spent.min(elapsed));
         let counted = census.time_to_die() + cost * 2;
-        // As much again for what there was no time to count.
-        self.act(Input::Reserve(if coverage == Coverage::Complete { counted } else { counted * 2 }));
+        // As much again for what there was no time to count, and no less than before.
+        let is_complete = coverage == Coverage::Complete;
+        let reserve = if is_complete { counted } else { self.stop.reserve().max(counted * 2) };
+        self.act(Input::Reserve(reserve));
         self.measure_at = Some(Moment::now() + interval.max(cost * 10));
     }
 
     /// Begins to send the stop signal and SIGCONT once to every process of the tree, until SIGKILL is due.
     pub(super) fn terminate(&mut self) {
-        let until = self.stop.kill_at();
+        // Without a moment for SIGKILL, that is due at once.
+        let until = Some(self.stop.kill_at().unwrap_or_else(Moment::now));
         let signal = self.options.signal.number();
         let mut terminator = Terminator::new(self.tree(), signal);
         let newcomers = terminator.find(until);

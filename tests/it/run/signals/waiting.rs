@@ -124,6 +124,22 @@ fn a_stop_signal_before_the_start_does_not_stop_the_command() {
     }
 }
 
+/// The guard may hear that the command is to start before it hears that it was stopped.
+#[test]
+fn a_command_that_was_stopped_with_its_guard_before_the_start_is_continued() {
+    let place = Place::new();
+    let holder = holder(&place);
+    let mut waiter = place.run().args(["-v", "--wait", "forever"]).command(["true"]).spawn();
+    waiter.await_stderr("waiting");
+    for pid in [waiter.pid(), waiter.guard(), waiter.command()] {
+        process::send(pid, Signal::SIGSTOP);
+        until(SOON, "a stopped process", || process::stopped(pid));
+    }
+    drop(holder);
+    waiter.signal(Signal::SIGCONT);
+    assert_eq!(waiter.wait().exit, Exit::Code(0));
+}
+
 /// A stop for dlock's process group may reach the guard too, before that has left the group.
 #[test]
 fn a_guard_that_is_stopped_during_the_wait_is_continued() {
