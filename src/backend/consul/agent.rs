@@ -233,7 +233,9 @@ impl Agent {
         let reply = self.ask(Method::PUT, &format!("session/renew/{session}"), "", Vec::new()).await?;
         match reply.status.as_u16() {
             200 => Ok(true),
-            404 => Ok(false),
+            404 if String::from_utf8_lossy(&reply.body).contains(session) => Ok(false),
+            // Of a proxy that finds no agent.
+            404 => Err(StoreError::unanswered("the server replies 404 to the renewal of a session")),
             _ => Err(failure(&reply)),
         }
     }

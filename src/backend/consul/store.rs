@@ -19,6 +19,8 @@ use crate::lock::{Claim, Holder, LockName};
 
 /// The longest ledger to which waiters are added: in a transaction it is a third longer, and may have 512 KiB.
 const LONGEST: usize = 300 << 10;
+/// How long a lock that is delayed after the end of its session is not tried again: each attempt takes a new session.
+const REFUSED: Duration = Duration::from_secs(1);
 
 /// A client of an agent. If it ends without a release, its locks end with their sessions, and its queue positions with
 /// their leases.
@@ -30,8 +32,8 @@ pub(super) struct ConsulStore {
     watch: Option<Watch>,
     /// What was read last.
     last: Reading,
-    /// Consul has not let the last session of this client have a lock that nobody holds.
-    is_delayed: bool,
+    /// Consul has not let the last session of this client have a lock that nobody holds; no other one is made until then.
+    delayed_until: Option<Moment>,
     /// The ledger of this version was not replaced although nobody else had changed it, for this reason.
     unstored: Option<(u64, String)>,
     /// The sessions that have no lock any more.
@@ -52,7 +54,7 @@ impl ConsulStore {
             waiting: None,
             watch: None,
             last: Reading::default(),
-            is_delayed: false,
+            delayed_until: None,
             unstored: None,
             ended: Vec::new(),
         }
@@ -148,7 +150,7 @@ impl DocumentStore for ConsulStore {
             return Err(StoreError::Denied(format!("the ledger cannot be stored: {why}")));
         }
         self.last = reading;
-        self.is_delayed &= self.last.session.is_none();
+        self.delayed_until = self.delayed_until.filter(|_| self.last.session.is_none());
         let ledger = match self.last.version {
             0 => Ledger::default(),
             _ => Ledger::parse(&self.last.ledger)
@@ -224,7 +226,7 @@ impl DocumentStore for ConsulStore {
                     match self.passages[place].state {
                         State::Intended => {
                             self.ended.push(self.passages.remove(place).session);
-                            self.is_delayed = true;
+                            self.delayed_until = Some(Moment::now() + REFUSED);
                         }
                         _ => self.passages[place].state = State::Lost,
                     }
@@ -264,7 +266,7 @@ impl DocumentStore for ConsulStore {
 
     /// The lock is taken when the ledger is stored, in the same step.
     async fn pass_gate(&mut self, purpose: &Purpose, claim: &Claim, _: GateMode) -> Result<bool, StoreError> {
-        if mem::take(&mut self.is_delayed) {
+        if self.delayed_until.is_some_and(|until| Moment::now() < until) {
             return Ok(false);
         }
         let mut sent = Moment::now();

@@ -214,9 +214,9 @@ async fn racers(table: &Table, key: &str, diagnosis: &Diagnosis) -> Result<bool,
 }
 
 fn answers(diagnosis: &Diagnosis) {
-    let loss = "if the item is deleted, or the table is restored to an earlier time; DynamoDB itself acknowledges a write when \
-                several data centres have it";
-    diagnosis.answer(Question::Loss, Answer::new("yes", loss));
+    let loss = "only if the item is deleted by hand, or the table is restored to an earlier time: DynamoDB acknowledges a write \
+                when several data centres have it";
+    diagnosis.answer(Question::Loss, Answer::new("no", loss));
     let found = "all reads are consistent, and a table without replicas in other regions, or with strongly consistent ones, \
                  replies alike everywhere; if the URL names one region of a global table, only that one";
     diagnosis.answer(Question::OneServer, Answer::new("yes", found));

@@ -14,7 +14,7 @@ use crate::clock::Moment;
 use crate::lock::LockName;
 use crate::random;
 
-/// A ledger beyond this length, of some 500 waiters, is not made longer: an item has 400 KB.
+/// A ledger beyond this length, of some 700 waiters, is not made longer: an item has 400 KB.
 const LONGEST: usize = 300 << 10;
 
 /// A client of a table. If it ends without a release, its hold ends with its lease, and its queue position when its turn has

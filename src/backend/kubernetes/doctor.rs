@@ -178,9 +178,9 @@ fn clock(api: &Api, apart: Duration, diagnosis: &Diagnosis) {
 }
 
 fn answers(diagnosis: &Diagnosis) {
-    let loss = "if the Lease is deleted, or etcd is restored to an earlier time; Kubernetes itself acknowledges a write when a \
-                majority of etcd's members have it";
-    diagnosis.answer(Question::Loss, Answer::new("yes", loss));
+    let loss = "only if the Lease is deleted by hand, or etcd is restored to an earlier time: Kubernetes acknowledges a write when \
+                a majority of etcd's members have it";
+    diagnosis.answer(Question::Loss, Answer::new("no", loss));
     let found = "all API servers of the cluster read and write the same etcd, and dlock reads the latest state, not their caches";
     diagnosis.answer(Question::OneServer, Answer::new("yes", found));
     let clock = format!(

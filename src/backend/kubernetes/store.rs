@@ -13,7 +13,7 @@ use crate::backend::diagnosis::Diagnosis;
 use crate::backend::ledger::document::{DocumentStore, Documents, Revision, Seen, Shortcut};
 use crate::backend::ledger::polling::{CLAIM_WITHIN, CLOCK_LAG, PAUSE, at, back_off, stood_still};
 use crate::backend::ledger::waiting::{Waiting, calls};
-use crate::backend::ledger::{Contender, Ledger, Now, Purpose, Store, WaiterEntry};
+use crate::backend::ledger::{Contender, Effect, Ledger, Now, Purpose, Store, WaiterEntry};
 use crate::backend::{Change, Outlook, Reply, StoreError, TryReply};
 use crate::clock::Moment;
 use crate::lock::LockName;
@@ -260,6 +260,7 @@ impl DocumentStore for KubernetesStore {
             true => Cow::Borrowed(revision.ledger),
             false => Cow::Owned(revision.ledger.with_name(name)),
         };
+        let (sent, time) = (Moment::now(), revision.now.clock);
         let both = (revision.before, &*ledger);
         let Some(lease) = self.write(name, version.as_ref(), both, revision.now).await? else {
             if matches!(purpose, Purpose::Claim(_)) {
@@ -269,6 +270,12 @@ impl DocumentStore for KubernetesStore {
             self.conflicts += 1;
             return Ok(None);
         };
+        let shown = self.api.past().map(|(shown, _)| shown);
+        let has_stood_still = shown.is_some_and(|shown| stood_still(time, Moment::now() - sent, shown));
+        if matches!(revision.effect, Effect::Hold(_)) && has_stood_still {
+            // The lease that is written ends too soon, perhaps it has already: the claim is decided again.
+            return Ok(None);
+        }
         Waiting::note(&mut self.waiting, name, revision.effect, &calls(&ledger));
         match &self.waiting {
             Some(waiting) if waiting.name == *name => {

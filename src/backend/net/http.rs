@@ -321,7 +321,7 @@ impl Reply {
                 "the server redirects to {}: name the server itself",
                 scrubbed(self.header("location").unwrap_or("nowhere"))
             )),
-            500.. => StoreError::unanswered(text),
+            408 | 500.. => StoreError::unanswered(text),
             _ => StoreError::Config(text),
         }
     }

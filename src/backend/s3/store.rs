@@ -15,7 +15,7 @@ use crate::backend::{Change, Outlook, Reply, StoreError, TryReply};
 use crate::lock::LockName;
 use crate::random;
 
-/// A ledger beyond this length, of some 2,000 waiters, is not made longer: each change writes all of it.
+/// A ledger beyond this length, of some 2,500 waiters, is not made longer: each change writes all of it.
 const LONGEST: usize = 1 << 20;
 
 /// A client of a bucket. If it ends without a release, its hold ends with its lease, and its queue position when its turn has

@@ -118,7 +118,9 @@ impl Observation {
         self.stranger = stranger.map(|stranger| (stranger.mode, stranger.holder.clone()));
         self.gate = match (passed, purpose) {
             (Some(gate), _) => Gate::Passed(Some(gate)),
-            (None, Purpose::Claim(claim)) if !self.is_open_to(claim.mode) => Gate::Closed,
+            (None, Purpose::Claim(claim) | Purpose::Renew(claim)) if !self.is_open_to(claim.mode) => {
+                Gate::Closed
+            }
             (None, _) => Gate::Untried,
         };
         let is_lost = |mine: &HolderEntry| {

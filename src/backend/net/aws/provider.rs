@@ -135,6 +135,10 @@ pub(super) async fn instance(settings: &Settings) -> Result<Option<Keys>, StoreE
     // Where there is no such service, its address is silent.
     match timeout(NEARBY, asked).await {
         Ok(Ok(reply)) => Stated::parse("the instance's metadata service", &reply.body).map(Some),
+        // It is there, and cannot reply now.
+        Ok(Err(error @ StoreError::Unavailable { maybe_applied: true, .. })) => {
+            Err(named("the instance's metadata service", error))
+        }
         Ok(Err(_)) | Err(_) => Ok(None),
     }
 }

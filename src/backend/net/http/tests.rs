@@ -131,6 +131,7 @@ async fn what_is_not_a_success_is_explained_and_not_followed() {
         "HTTP/1.1 302 Found\r\nLocation: http://other/\r\nContent-Length: 0\r\n\r\n",
         "HTTP/1.1 403 Forbidden\r\nContent-Length: 8\r\n\r\nACL\nnot\n",
         "HTTP/1.1 500 Oops\r\nContent-Length: 5\r\n\r\nwrong",
+        "HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n",
         "HTTP/1.1 502 Bad Gateway\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<html>",
         &long,
     ]));
@@ -148,6 +149,8 @@ async fn what_is_not_a_success_is_explained_and_not_followed() {
     assert_eq!(failure().await, Ok(StoreError::Denied("the server replies 403 Forbidden: ACL not".into())));
     let wrong = "the server replies 500 Internal Server Error: wrong";
     assert_eq!(failure().await, Ok(StoreError::unanswered(wrong)));
+    let idle = "the server replies 408 Request Timeout";
+    assert_eq!(failure().await, Ok(StoreError::unanswered(idle)));
     let page = "the server replies 502 Bad Gateway: a web page: another server or a proxy has answered";
     assert_eq!(failure().await, Ok(StoreError::unanswered(page)));
     let long = "the server sends a reply of more than 4 MiB";

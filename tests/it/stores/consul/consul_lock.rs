@@ -1,10 +1,13 @@
 //! `consul lock`, which takes the same key.
 
+use crate::stores::conformance::client::Client;
+use crate::stores::conformance::rig::on_one_thread;
 use crate::support::SOON;
 use crate::support::consul::Consul;
 use crate::support::place::Place;
 use crate::support::running::Exit;
 use crate::support::wait::{throughout, until};
+use dlock::backend::Renewal;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -92,6 +95,26 @@ fn the_key_of_a_semaphore_is_refused_and_left_alone() {
     assert!(!semaphore.status.success() && semaphore.stdout.is_empty(), "{semaphore:?}");
     drop(run.take_stdin());
     assert_eq!(run.wait().outcome(), (Exit::Code(0), "ready\n", ""));
+}
+
+/// The session of a foreign client is not taken for that of the outer hold, and not ended with the inner one.
+#[test]
+fn an_inner_hold_does_not_adopt_the_session_of_a_foreign_client() {
+    let consul = Consul::lent();
+    on_one_thread(async {
+        let [mut outer, mut inner] = [(); 2].map(|()| Client::at(&consul.url(), "x"));
+        outer.acquire().await;
+        inner.claim.outer = vec![outer.claim.token.clone()];
+        inner.acquire().await;
+        let foreign = consul.session(None);
+        consul.ask("DELETE", "kv/dlock/x/.lock", b"");
+        assert!(consul.lock("dlock/x/.lock", &foreign));
+        for client in [&mut inner, &mut outer] {
+            assert!(matches!(client.renew().await, Renewal::Lost(_)));
+            client.release().await;
+        }
+        assert_eq!(consul.holder("dlock/x/.lock"), Some(foreign), "it was ended, or has lost the lock");
+    });
 }
 
 /// A foreign client that waits is served although dlocks wait: it is not in their queue.
