@@ -46,7 +46,7 @@ impl CgroupPath {
     pub fn sweep(&self) {
         let Ok(siblings) = fs::read_dir(&self.parent) else { return };
         for sibling in siblings.flatten() {
-            let is_ours = sibling.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
+            let is_ours = sibling.file_name().to_str().is_some_and(is_chosen);
             let age = sibling.metadata().ok().and_then(|metadata| metadata.modified().ok()?.elapsed().ok());
             // A recent one may be about to receive its command.
             if is_ours && age.is_some_and(|age| age > STALE) && is_empty(&sibling.path()) {
@@ -54,6 +54,14 @@ impl CgroupPath {
             }
         }
     }
+}
+
+/// Returns whether a name is one that [`CgroupPath::choose`] may have chosen.
+fn is_chosen(name: &str) -> bool {
+    let parts = name.strip_prefix(PREFIX).and_then(|rest| rest.split_once('-'));
+    parts.is_some_and(|(id, pid)| {
+        id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit()) && pid.parse::<u32>().is_ok()
+    })
 }
 
 const PREFIX: &str = "dlock-";
