@@ -194,6 +194,13 @@ fn the_longest_reason_arrives_whole() {
     }
 }
 
+/// Waits until the holder of the lock has been notified of a break.
+fn await_notification(store: &Store) {
+    let status =
+        || store.place.bare().args(["status", "-b", store.url(), "--json"]).name("x").output().stdout;
+    until(SOON, "a notified holder", || status().contains("\"phase\":\"revoking\""));
+}
+
 /// Two concurrent breaks of the same lock both see its end.
 #[test]
 fn two_breaks_may_run_at_the_same_time() {
@@ -205,6 +212,8 @@ fn two_breaks_may_run_at_the_same_time() {
         for other in &mut others {
             other.await_stdout("x is held by ");
         }
+        // That is said before the holder is notified.
+        await_notification(&store);
         let_go(&run);
         for other in &mut others {
             assert_ended(&other.wait());
@@ -222,9 +231,7 @@ fn an_interrupted_break_has_notified_the_holder() {
         let run = store.run_with_ttl("60s").args(["--grace", "20s"]);
         let mut run = lingering(run, &inherited_lock);
         let mut breaks = breaking(&store).args(["--wait", "forever"]).spawn();
-        let phase =
-            || store.place.bare().args(["status", "-b", store.url(), "--json"]).name("x").output().stdout;
-        until(SOON, "its word", || phase().contains("\"phase\":\"revoking\""));
+        await_notification(&store);
         breaks.signal(nix::sys::signal::Signal::SIGINT);
         let output = breaks.wait();
         assert_eq!(output.exit, Exit::by(nix::sys::signal::Signal::SIGINT), "{output:?}");
