@@ -120,13 +120,18 @@ impl KubernetesStore {
             return Ok(None);
         }
         let lease = self.write(name, known.version.as_ref(), (&known.ledger, &after), now).await?;
-        let shown = self.api.past().map(|(shown, _)| shown);
-        if shown.is_some_and(|shown| stood_still(time, Moment::now() - sent, shown)) {
+        if self.has_stood_still(time, sent) {
             // What is written ends too soon: it is decided again.
             return Ok(None);
         }
         // The lease that is written counts from then, even if a later reply has shown that it is.
         Ok(lease.map(|lease| Reading { lease: Some(lease), time, sent }))
+    }
+
+    /// Returns whether the clock of this host has stood still: the last reply shows a later time than `time`, which was that of
+    /// the server at `sent`, and what has passed since.
+    fn has_stood_still(&self, time: Duration, sent: Moment) -> bool {
+        self.api.past().is_some_and(|(shown, _)| stood_still(time, Moment::now() - sent, shown))
     }
 
     /// Returns since when the holder that another program has written is known to be like this, by the server's clock.
@@ -270,9 +275,7 @@ impl DocumentStore for KubernetesStore {
             self.conflicts += 1;
             return Ok(None);
         };
-        let shown = self.api.past().map(|(shown, _)| shown);
-        let has_stood_still = shown.is_some_and(|shown| stood_still(time, Moment::now() - sent, shown));
-        if matches!(revision.effect, Effect::Hold(_)) && has_stood_still {
+        if matches!(revision.effect, Effect::Hold(_)) && self.has_stood_still(time, sent) {
             // The lease that is written ends too soon, perhaps it has already: the claim is decided again.
             return Ok(None);
         }
