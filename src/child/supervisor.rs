@@ -108,7 +108,7 @@ impl Supervisor {
         for descriptor in kept {
             self.channel.send(&ToGuard::Keep, Some(*descriptor))?;
         }
-        // It was stopped with dlock's process group, and dlock was continued alone.
+        // The guard was stopped with dlock's process group, and dlock was continued alone.
         if self.guard_stopped().is_some() {
             self.continue_guard();
         }

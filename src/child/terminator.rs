@@ -6,7 +6,7 @@ use nix::errno::Errno;
 
 use super::procfs::{self, Mark, Stat};
 use super::signals::HARMLESS;
-use super::tree::{Member, Next, Tree};
+use super::tree::{Member, Next, Tree, is_over};
 use crate::clock::Moment;
 
 /// The number of passes in a row without anyone to signal after which every process has been reached. One does not prove
@@ -135,10 +135,6 @@ impl Terminator {
         self.known.remove(&pid);
         self.tree.forget(pid);
     }
-}
-
-fn is_over(until: Option<Moment>) -> bool {
-    until.is_some_and(|until| Moment::now() >= until)
 }
 
 /// Returns whether the process dies of this signal as soon as it is sent, and forks nothing after that: the kernel makes a

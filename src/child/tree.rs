@@ -137,7 +137,7 @@ impl Tree {
             };
             next = (next + 1).min(queue.len());
             for (pid, parent) in found.into_iter().rev() {
-                if until.is_some_and(|until| Moment::now() >= until) {
+                if is_over(until) {
                     return Coverage::Partial;
                 }
                 if (parent == self.root && self.strangers.contains(&pid)) || !seen.insert(pid) {
@@ -244,6 +244,11 @@ impl Tree {
             Err(_) => signals.iter().try_for_each(|signal| sys::kill(member.pid, *signal)),
         }
     }
+}
+
+/// Returns whether the time for a walk, or for signalling what it has found, is over.
+pub fn is_over(until: Option<Moment>) -> bool {
+    until.is_some_and(|until| Moment::now() >= until)
 }
 
 /// Returns the children of these processes, found by reading the parent of every process.

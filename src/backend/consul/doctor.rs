@@ -145,7 +145,8 @@ fn clock(agent: &Agent, diagnosis: &Diagnosis) {
 
 fn answers(diagnosis: &Diagnosis) {
     let loss = "if the holder's session is ended by hand, or its node is removed from the catalog; then nobody gets the lock \
-                before its command is stopped (with a --ttl of more than 60s, until 60s have passed); or if its key is deleted, or a majority of the servers lose their disks";
+                before its command is stopped (with a --ttl of more than 60s, until 60s have passed); or if its key is \
+                deleted, or a majority of the servers lose their disks";
     diagnosis.answer(Question::Loss, Answer::new("yes", loss));
     let found = "dlock uses the one agent that the URL names, and all agents pass requests on to the leader";
     diagnosis.answer(Question::OneServer, Answer::new("yes", found));
