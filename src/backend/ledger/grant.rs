@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::observed::{GateMode, Observed};
+use super::observed::{GateMode, Observed, is_in_session};
 use super::queue::leave_queue;
 use super::room::Room;
 use super::store::{Decision, Effect, Watch};
@@ -24,7 +24,7 @@ pub(super) fn grant(
     ledger.incomplete &= ledger.gate_for(claim.mode) == GateMode::Shared;
     ledger.fencing_token = fencing.number();
     let slot = matches!(claim.mode, Mode::Slots(_)).then(|| Room::left_by(&ledger.holders).free_slot());
-    let granted = NewHold { mode: claim.mode, family: None, slot, fencing, gate, undated };
+    let granted = NewHold { mode: claim.mode, family: None, slot, fencing, gate, lease: None, undated };
     hold(ledger, observed, claim, granted, Vec::new())
 }
 
@@ -49,8 +49,10 @@ pub(super) fn enter(
         _ => None,
     };
     let (mode, family, gate) = (outer.mode, Some(outer.family), outer.gate);
-    let entered = NewHold { mode, family, slot, fencing, gate, undated: None };
-    // The gate belongs to the process that passed it; if that ends first, the next renewal passes it again.
+    // The gate belongs to the process that passed it; if that ends first, the next renewal passes it again, and has to come
+    // before the session ends.
+    let lease = outer.lease.filter(|_| is_in_session(observed)).map(|lease| lease.min(claim.ttl));
+    let entered = NewHold { mode, family, slot, fencing, gate, lease, undated: None };
     Ok(hold(ledger, observed, claim, entered, vec![Watch::Holder(outer.family)]))
 }
 
@@ -62,6 +64,8 @@ struct NewHold {
     slot: Option<u32>,
     fencing: FencingToken,
     gate: Option<(u64, u64)>,
+    /// The length of its lease, if that is not the one that the claim requests.
+    lease: Option<Duration>,
     /// See [`Grant::undated`].
     undated: Option<Duration>,
 }
@@ -92,7 +96,7 @@ fn hold(
         ended_at: None,
         kept_until: (!claim.min_hold.is_zero()).then(|| observed.end_of(claim.min_hold)),
         lease_ends: None,
-        lease: None,
+        lease: hold.lease,
         revoked: None,
         identity: claim.identity.clone(),
     };

@@ -246,7 +246,7 @@ impl HolderEntry {
     ) -> Option<Duration> {
         match observed.lifetime() {
             Lifetime::OfLease => {
-                // A session lasts as long as was requested when it passed the gate.
+                // A session lasts as long as was requested when it passed the gate, and a run nested in its hold keeps to that.
                 let granted = self.lease.filter(|_| is_in_session(observed));
                 let ttl = granted.unwrap_or(claim.ttl);
                 self.lease_ends = Some(observed.end_of(ttl.max(rest)));

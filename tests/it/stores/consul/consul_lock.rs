@@ -117,6 +117,27 @@ fn an_inner_hold_does_not_adopt_the_session_of_a_foreign_client() {
     });
 }
 
+/// The session is that of the outer hold: the inner one has to notice its end before a foreign client is granted the lock.
+#[test]
+fn the_lease_of_an_inner_hold_is_no_longer_than_the_session() {
+    let consul = Consul::lent();
+    on_one_thread(async {
+        let [mut outer, mut inner, mut short] = [30, 600, 12]
+            .map(|seconds| Client::at(&consul.url(), "x").with_ttl(Duration::from_secs(seconds)));
+        let lease = outer.acquire().await.lease;
+        assert!(lease.is_some_and(|lease| lease <= outer.claim.ttl));
+        for inner in [&mut inner, &mut short] {
+            inner.claim.outer = vec![outer.claim.token.clone()];
+            let granted = inner.acquire().await.lease;
+            assert_eq!(granted, lease.map(|lease| lease.min(inner.claim.ttl)));
+            assert!(matches!(inner.renew().await, Renewal::Held { lease, .. } if lease == granted));
+        }
+        for client in [&mut short, &mut inner, &mut outer] {
+            client.release().await;
+        }
+    });
+}
+
 /// A foreign client that waits is served although dlocks wait: it is not in their queue.
 #[test]
 fn waiters_of_both_kinds_are_all_served() {
