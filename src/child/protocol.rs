@@ -122,6 +122,8 @@ pub enum Event {
     Continued,
     /// No renewal was acknowledged in time: the tree is being stopped.
     DeadlineReached,
+    /// SIGKILL is being sent to the tree.
+    Killing,
     /// At the deadline for the tree's death, this many of its processes were not known to be dead.
     Overdue(usize),
     /// The guard may not signal this process of the tree.

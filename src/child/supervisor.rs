@@ -185,7 +185,8 @@ impl Supervisor {
         self.stop(&ToGuard::Kill);
     }
 
-    /// Returns whether the guard has reported that it stops the tree because no renewal was acknowledged in time.
+    /// Returns whether the guard has reported that it kills the tree, or stops it because no renewal was acknowledged in
+    /// time.
     pub fn deadline_noticed(&self) -> bool {
         self.deadline_noticed
     }
@@ -312,7 +313,7 @@ impl Supervisor {
 
     fn note(&mut self, event: &Event) {
         match event {
-            Event::DeadlineReached => self.deadline_noticed = true,
+            Event::DeadlineReached | Event::Killing => self.deadline_noticed = true,
             Event::Ended(_) => {
                 self.command_ended = true;
                 for signal in self.forwarder.finish() {

@@ -114,6 +114,7 @@ impl Guard {
 
     pub(super) fn start_killing(&mut self) {
         self.terminating = None;
+        self.report(Event::Killing);
         let killer = Killer::begin(self.tree(), self.cgroup.as_ref());
         self.signal_command(libc::SIGKILL);
         self.killing = Some(Killing {

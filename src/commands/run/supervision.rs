@@ -152,6 +152,7 @@ impl Supervision<'_> {
                 let lock = self.earliest();
                 self.supervised.stopped.get_or_insert(Stopped::Deadline(lock));
             }
+            Event::Killing => {}
             Event::NotPermitted(pid) => {
                 self.supervised.not_permitted = true;
                 self.report(&format!("process {pid} may not be signalled by this user (a setuid command?)"));
