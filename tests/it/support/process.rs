@@ -102,9 +102,16 @@ pub fn descendants(pid: i32) -> Vec<Stat> {
     found
 }
 
-/// Direct children, including zombies.
+/// Direct children, including zombies. While some of them end, others may be left out.
 pub fn children(pid: i32) -> Vec<Stat> {
-    all().into_iter().filter(|stat| stat.ppid == pid).collect()
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let lists = threads.map(|thread| std::fs::read_to_string(thread.path().join("children")));
+    let Ok(lists) = lists.collect::<Result<Vec<String>, _>>() else {
+        // A kernel without these lists, or a thread that has ended.
+        return all().into_iter().filter(|stat| stat.ppid == pid).collect();
+    };
+    let pids = lists.iter().flat_map(|list| list.split_ascii_whitespace()).filter_map(|pid| pid.parse().ok());
+    pids.filter_map(Stat::of).filter(|stat| stat.ppid == pid).collect()
 }
 
 /// One line of /proc/PID/status, such as `SigIgn`.
