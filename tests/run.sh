@@ -24,6 +24,35 @@ has() { command -v "$1" >/dev/null 2>&1 || [ -x "/usr/sbin/$1" ] || [ -x "/sbin/
 
 command -v cargo >/dev/null || die "cargo is missing: install Rust, see https://rustup.rs"
 
+# --- arguments --------------------------------------------------------------------------------------------------------
+is_all=$([ "$#" = 0 ] && echo yes || echo no)
+# Arguments after `--` are passed to the test binaries, and so are the filters.
+for_cargo=() for_tests=()
+while [ "$#" != 0 ]; do
+    if [ "$1" = -- ]; then
+        shift
+        for_tests=("$@")
+        break
+    fi
+    for_cargo+=("$1")
+    shift
+done
+for_tests+=(--skip scale:: --skip random_faults:: --skip fuzzed_replies::)
+
+# The tests are compiled while packages and servers are fetched, unless the compiler is missing too. What fails here is
+# reported when they are run.
+compiling='' policy=/usr/sbin/policy-rc.d has_policy=no kept='' root=()
+compile() {
+    cargo test --locked --no-run "${for_cargo[@]}" >/dev/null 2>&1 </dev/null &
+    compiling=$!
+}
+at_exit() {
+    [ -z "$compiling" ] || kill "$compiling" 2>/dev/null || true
+    [ "$has_policy" = no ] || restore_policy
+}
+trap at_exit EXIT
+! has cc || compile
+
 # --- packages ---------------------------------------------------------------------------------------------------------
 missing=()
 want() { # program, package: remembers the package when the program is not there
@@ -68,9 +97,7 @@ want shellcheck shellcheck
 python3 -c 'import ensurepip, venv' 2>/dev/null || python3 -m pip --version >/dev/null 2>&1 ||
     missing+=(python3-venv python3-pip)
 
-policy=/usr/sbin/policy-rc.d
 install_packages() {
-    local root=()
     if [ "$(id -u)" != 0 ]; then
         has sudo || die "missing packages: ${missing[*]}. Not root and no sudo: apt-get install ${missing[*]}"
         root=(sudo)
@@ -79,16 +106,16 @@ install_packages() {
     say "installing ${missing[*]}"
     # Debian starts a server when it is installed; a policy-rc.d that exits 101 prevents it. Afterwards the one
     # that existed before is restored.
-    local kept=''
     if [ -e "$policy" ]; then
         kept=$policy.before-dlock-tests
         "${root[@]}" mv "$policy" "$kept"
     fi
     restore_policy() {
+        has_policy=no
         "${root[@]}" rm -f "$policy"
         [ -z "$kept" ] || "${root[@]}" mv "$kept" "$policy"
     }
-    trap restore_policy EXIT
+    has_policy=yes
     printf '#!/bin/sh\nexit 101\n' | "${root[@]}" tee "$policy" >/dev/null
     "${root[@]}" chmod 755 "$policy"
     export DEBIAN_FRONTEND=noninteractive
@@ -96,30 +123,10 @@ install_packages() {
     "${root[@]}" env DEBIAN_FRONTEND=noninteractive \
         apt-get install --yes -qq --no-install-recommends "${missing[@]}" </dev/null
     restore_policy
-    trap - EXIT
 }
 [ "${#missing[@]}" = 0 ] || install_packages
+[ -n "$compiling" ] || compile
 PATH=$PATH:/usr/sbin:/sbin
-
-# --- arguments --------------------------------------------------------------------------------------------------------
-is_all=$([ "$#" = 0 ] && echo yes || echo no)
-# Arguments after `--` are passed to the test binaries, and so are the filters.
-for_cargo=() for_tests=()
-while [ "$#" != 0 ]; do
-    if [ "$1" = -- ]; then
-        shift
-        for_tests=("$@")
-        break
-    fi
-    for_cargo+=("$1")
-    shift
-done
-for_tests+=(--skip scale:: --skip random_faults:: --skip fuzzed_replies::)
-
-# The tests are compiled while servers are fetched. What fails here is reported when they are run.
-cargo test --locked --no-run "${for_cargo[@]}" >/dev/null 2>&1 </dev/null &
-compiling=$!
-trap 'kill "$compiling" 2>/dev/null || true' EXIT
 
 # --- redis-py, python-redis-lock, PyYAML and moto ---------------------------------------------------------------------
 python=${DLOCK_TEST_PYTHON:-target/python/bin/python}
@@ -161,7 +168,7 @@ run_tests() { # arguments of cargo test
     "${usual_signals[@]}" cargo test --locked --no-fail-fast "$@" "${for_cargo[@]}" -- "${for_tests[@]}" </dev/null
 }
 wait "$compiling" || true
-trap - EXIT
+compiling=''
 status=0
 say "every store, at most $threads tests at a time"
 run_tests || status=$?
