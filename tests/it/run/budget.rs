@@ -186,6 +186,16 @@ impl Run {
         after[..=release].iter().filter(is_step).map(step).collect::<Vec<_>>().join(", ")
     }
 
+    /// What dlock itself does between the release and its end.
+    fn steps_after_release(&self, is_release: impl Fn(&Call) -> bool) -> String {
+        let (_, end) = self.command();
+        let release = self.calls[end..].iter().position(is_release).expect("a release");
+        let is_step = |call: &&Call| matches!(self.role(call), "dlock" | "thread") && self.is_counted(call);
+        let step = |call: &Call| format!("{} {} {}", self.role(call), call.name, self.generic(call.text()));
+        let steps = self.calls[end + release + 1..].iter().filter(is_step);
+        steps.map(|call| step(call).trim_end().to_owned()).collect::<Vec<_>>().join(", ")
+    }
+
     fn processes(&self) -> usize {
         self.roles.values().filter(|role| **role != "thread" && **role != "witness").count()
     }
@@ -197,13 +207,14 @@ impl Run {
 
 /// Compares a run with what it may cost.
 #[track_caller]
-fn assert_costs(run: &Run, is_release: impl Fn(&Call) -> bool, expected: &str) {
+fn assert_costs(run: &Run, is_release: impl Fn(&Call) -> bool + Copy, expected: &str) {
     let (begin, _) = run.command();
     let until_command = &run.calls[..begin];
     let mut costs = format!("processes {}, threads {}\n", run.processes(), run.threads());
     let _ = writeln!(costs, "calls until the command: {}", run.counts(until_command));
     costs.push_str(&run.files(until_command));
     let _ = writeln!(costs, "until the release: {}", run.steps_to_release(is_release));
+    let _ = writeln!(costs, "{}", format!("after it: {}", run.steps_after_release(is_release)).trim_end());
     let (flights, bytes) = run.flights();
     // Tokens, pids and times have different lengths.
     let _ = writeln!(costs, "flights {flights}, with up to {} bytes", bytes.next_multiple_of(100));
@@ -228,6 +239,8 @@ fn a_run_on_a_file() {
             "command:\n",
             "until the release: guard sendmsg, thread statx, thread statx x.lock, thread openat x.dlock, thread statx, ",
             "thread pread64, thread statx, thread pwrite64, thread flock\n",
+            "after it: thread openat x%history.dlock, thread statx, thread flock, thread statx, thread statx x%history.dlock, ",
+            "thread statx, dlock pidfd_open\n",
             "flights 0, with up to 0 bytes\n",
         ),
     );
@@ -250,6 +263,7 @@ fn a_run_on_redis() {
             "guard: /proc/self/cgroup\n",
             "command:\n",
             "until the release: guard sendmsg, dlock sendto\n",
+            "after it: dlock pidfd_open\n",
             "flights 2, with up to 1200 bytes\n",
         ),
     );
@@ -273,6 +287,7 @@ fn a_run_on_postgresql() {
             "guard: /proc/self/cgroup\n",
             "command:\n",
             "until the release: guard sendmsg, dlock sendto\n",
+            "after it: dlock pidfd_open\n",
             "flights 5, with up to 5800 bytes\n",
         ),
     );

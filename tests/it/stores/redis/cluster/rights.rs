@@ -67,7 +67,8 @@ fn the_right_to_list_the_nodes_is_optional() {
     let mut held = holder(&cluster, &place);
     await_renewal(&cluster, KEY);
     // Each of 16,384 slots is asked for, and most of them twice.
-    let status = place.bare().args(["status", "--connect-timeout", "60s"]).env("DLOCK_BACKEND", url(&cluster));
+    let status =
+        place.bare().args(["status", "--connect-timeout", "60s"]).env("DLOCK_BACKEND", url(&cluster));
     let status = status.output();
     assert_eq!(status.exit, Exit::Code(0), "{}", status.stderr);
     assert!(status.stdout.contains("\nx "), "{}", status.stdout);
