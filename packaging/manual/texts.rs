@@ -213,6 +213,7 @@ fn options<'a>(scheme: &str, lines: &mut impl Iterator<Item = &'a str>) -> Strin
             Value::Word(default, words) => values(words, default),
             Value::Only(words, _) => values(words, ""),
             Value::Switch => values(&["yes", "no"], "no"),
+            Value::Either => values(&["yes", "no"], ""),
         };
         let (names, added) = (names.map(marked).collect::<Vec<_>>(), added.remove(name).unwrap_or_default());
         found.push_str(&format!("{}\n: {meaning}{values}{added}\n", names.join(", ")));

@@ -39,6 +39,8 @@ pub enum Value {
     Only(&'static [&'static str], &'static str),
     /// Yes or no; no by default, and yes without a value.
     Switch,
+    /// Likewise, but what holds without the option depends on something else.
+    Either,
     /// The same as the option of this name.
     Synonym(&'static str),
 }
@@ -66,7 +68,7 @@ impl UrlOption {
     pub fn default(&self) -> &'static str {
         match self.value {
             Value::Text(default) | Value::Number(default, _) | Value::Word(default, _) => default,
-            Value::File | Value::Only(..) | Value::Switch | Value::Synonym(_) => "",
+            Value::File | Value::Only(..) | Value::Switch | Value::Either | Value::Synonym(_) => "",
         }
     }
 
@@ -81,7 +83,7 @@ impl UrlOption {
             Value::File if !value.starts_with('/') => {
                 return Err(UrlError::new(format!("{name}= takes an absolute path")));
             }
-            Value::Switch => match value {
+            Value::Switch | Value::Either => match value {
                 "" | ON | "true" | "1" => return Ok(ON.to_owned()),
                 "no" | "false" | "0" => return Ok("no".to_owned()),
                 _ => return Err(UrlError::word(name, &[ON, "no"], value)),

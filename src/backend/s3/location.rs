@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use crate::backend::net::aws::{Service, Settings, encoded};
 use crate::backend::net::http::{Client, Proxy};
 use crate::backend::net::{Address, COMMON, Security};
-use crate::backend::options::Value::{Switch, Text};
+use crate::backend::options::Value::{Either, Text};
 use crate::backend::options::{Options, Table, UrlOption, of_access, of_lock};
 use crate::backend::url::{self, Environment, Host, Url, UrlError};
 use crate::hex;
@@ -44,7 +44,7 @@ const OWN: &[UrlOption] = &[
     of_lock("region", Text(""), "The region of the bucket."),
     of_access(
         "path_style",
-        Switch,
+        Either,
         "Whether requests name the bucket in their path, not in the host; yes by default with an endpoint, or for a bucket with \
          a dot.",
     ),
