@@ -8,6 +8,7 @@
 
 mod driver;
 mod gate;
+pub mod leased_gate;
 mod shortcut;
 
 use std::future::Future;

@@ -1,0 +1,249 @@
+//! A gate with a lease: a lock in the format of another program, which names its holder and ends by itself unless it is
+//! extended.
+//!
+//! As the holder, dlock writes `<host>:<pid>:<digest of the token>`: any process that has the token finds its hold again,
+//! and none without the token can extend or end it.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+
+use super::gate::Occupant;
+use crate::backend::StoreError;
+use crate::backend::ledger::observed::GateMode;
+use crate::backend::ledger::store::Purpose;
+use crate::backend::ledger::value::Ledger;
+use crate::lock::{Claim, Holder, LockName, Token};
+
+/// The digits of a digest.
+const DIGITS: usize = 32;
+/// The part of the name of a host that is written, in characters.
+const HOST: usize = 64;
+
+/// What identifies the holds with a token.
+pub type Identity = (u64, u64);
+
+/// Returns the identity of the holds with a token.
+pub fn identity(token: &Token) -> Identity {
+    let digest = Sha256::digest(token.reveal().as_bytes());
+    let number = |bytes: &[u8]| bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
+    (number(&digest[..8]), number(&digest[8..16]))
+}
+
+/// Returns the identity in the name of a holder, if it can be that of a dlock.
+pub fn identity_in(holder: &str) -> Option<Identity> {
+    let digits = holder.rsplit_once(':')?.1;
+    let number = |digits: &str| u64::from_str_radix(digits, 16).ok();
+    let is_digest = digits.len() == DIGITS && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    is_digest.then_some(())?;
+    Some((number(&digits[..16])?, number(&digits[16..])?))
+}
+
+/// Returns what the names of the holders with this identity end with.
+pub fn suffix((high, low): Identity) -> String {
+    format!(":{high:016x}{low:016x}")
+}
+
+/// Returns what dlock writes as the holder.
+pub fn holder_name(claim: &Claim) -> String {
+    let host: String = claim.identity.host.chars().take(HOST).collect();
+    let pid = claim.identity.pid;
+    format!("{host}:{pid}{}", suffix(identity(&claim.token)))
+}
+
+/// What a store does with such locks. A hold is that of an identity as long as nobody else has taken or ended it.
+pub trait LeasedGate {
+    /// Returns who holds the lock.
+    ///
+    /// # Errors
+    /// The store could not be queried.
+    fn occupant(&mut self, name: &LockName) -> impl Future<Output = Result<Option<Occupant>, StoreError>>;
+
+    /// Extends a hold, which ends after this lease, or when it would have ended, if that is later. Returns whether it was
+    /// kept until now.
+    ///
+    /// # Errors
+    /// The store could not be queried.
+    fn extend(
+        &mut self,
+        name: &LockName,
+        identity: Identity,
+        lease: Duration,
+    ) -> impl Future<Output = Result<bool, StoreError>>;
+
+    /// Ends a hold after the `rest` of a minimum hold time, by the clock of the ledger. Returns whether it was kept until now.
+    ///
+    /// # Errors
+    /// The store could not be queried.
+    fn end(
+        &mut self,
+        name: &LockName,
+        identity: Identity,
+        rest: Duration,
+    ) -> impl Future<Output = Result<bool, StoreError>>;
+
+    /// Takes the lock for a claim if nobody holds it, or one of these identities. Returns whether it was taken.
+    ///
+    /// # Errors
+    /// The store could not be queried.
+    fn take(&mut self, claim: &Claim, own: &[Identity]) -> impl Future<Output = Result<bool, StoreError>>;
+}
+
+/// A passage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Passage {
+    Kept,
+    /// It is being left, and the reply has not come.
+    Leaving,
+    Left,
+}
+
+/// The passages of one client.
+#[derive(Default)]
+pub struct Passages(HashMap<(LockName, Identity), Passage>);
+
+impl Passages {
+    /// See [`DocumentStore::passed`](super::DocumentStore::passed). What was left is remembered, for a release that is
+    /// repeated because its reply was lost.
+    pub fn passed(&self, purpose: &Purpose) -> Option<Identity> {
+        let claim = purpose.claim()?;
+        let identity = identity(&claim.token);
+        self.passage(&claim.name, identity, purpose).map(|_| identity)
+    }
+
+    /// Returns what is known of the passage with this identity: a claim may be made again with a token after its release.
+    fn passage(&self, name: &LockName, identity: Identity, purpose: &Purpose) -> Option<Passage> {
+        let passage = self.0.get(&(name.clone(), identity)).copied();
+        passage.filter(|passage| *passage == Passage::Kept || !matches!(purpose, Purpose::Claim(_)))
+    }
+
+    /// See [`DocumentStore::observe_gate`](super::DocumentStore::observe_gate).
+    ///
+    /// # Errors
+    /// The store could not be queried.
+    pub async fn observe(
+        &mut self,
+        gate: &mut impl LeasedGate,
+        name: &LockName,
+        purpose: &Purpose,
+    ) -> Result<Vec<Occupant>, StoreError> {
+        let mine = purpose.claim().map(|claim| ((name.clone(), identity(&claim.token)), claim));
+        if let Some((key, claim)) = &mine {
+            let passage = self.passage(name, key.1, purpose);
+            let is_extended = passage == Some(Passage::Kept) || matches!(purpose, Purpose::Renew(_));
+            if is_extended && gate.extend(name, key.1, claim.ttl).await? {
+                self.0.insert(key.clone(), Passage::Kept);
+                return Ok(vec![Occupant {
+                    identity: Some(key.1),
+                    mode: GateMode::Exclusive,
+                    holder: Holder::default(),
+                }]);
+            }
+            if is_extended {
+                self.0.remove(key);
+            }
+        }
+        let occupant = gate.occupant(name).await?;
+        if let (Some((key, claim)), Some(occupant)) = (mine, &occupant)
+            && occupant.identity == Some(key.1)
+            // It was passed with this token by another client.
+            && (matches!(purpose, Purpose::Release(_)) || gate.extend(name, key.1, claim.ttl).await?)
+        {
+            let known = self.passage(name, key.1, purpose);
+            self.0.insert(key, known.unwrap_or(Passage::Kept));
+        }
+        Ok(occupant.into_iter().collect())
+    }
+
+    /// See [`DocumentStore::pass_gate`](super::DocumentStore::pass_gate). A hold of the claim's own, as after a lost reply, is
+    /// open to it, and at its renewal that of the run that it is nested in, which may have ended.
+    ///
+    /// # Errors
+    /// The store could not be queried.
+    pub async fn pass(
+        &mut self,
+        gate: &mut impl LeasedGate,
+        purpose: &Purpose,
+        claim: &Claim,
+    ) -> Result<bool, StoreError> {
+        let mine = identity(&claim.token);
+        let is_renewal = matches!(purpose, Purpose::Renew(_));
+        let outer = claim.outer.iter().filter(|_| is_renewal).map(identity);
+        let own: Vec<Identity> = outer.chain([mine]).collect();
+        let has_passed = gate.take(claim, &own).await?;
+        if has_passed {
+            self.0.insert((claim.name.clone(), mine), Passage::Kept);
+        }
+        Ok(has_passed)
+    }
+
+    /// See [`DocumentStore::leave_gate`](super::DocumentStore::leave_gate).
+    ///
+    /// # Errors
+    /// The store could not be queried.
+    pub async fn leave(
+        &mut self,
+        gate: &mut impl LeasedGate,
+        purpose: &Purpose,
+        claim: &Claim,
+        rest: Duration,
+    ) -> Result<bool, StoreError> {
+        let key = (claim.name.clone(), identity(&claim.token));
+        let passage = self.0.insert(key.clone(), Passage::Leaving);
+        if passage == Some(Passage::Left) {
+            self.0.insert(key, Passage::Left);
+            return Ok(true);
+        }
+        let was_kept = gate.end(&claim.name, key.1, rest).await?;
+        if matches!(purpose, Purpose::Release(_)) {
+            self.0.insert(key, Passage::Left);
+        } else {
+            self.0.remove(&key);
+        }
+        // What was left by a request without a reply is not kept any more.
+        Ok(was_kept || passage == Some(Passage::Leaving))
+    }
+
+    /// Ends the holds of others that a change of their ledger ends, such as a minimum hold time.
+    ///
+    /// # Errors
+    /// The store could not be queried.
+    pub async fn end_others(
+        &mut self,
+        gate: &mut impl LeasedGate,
+        name: &LockName,
+        purpose: &Purpose,
+        before: &Ledger,
+        after: &Ledger,
+    ) -> Result<(), StoreError> {
+        let remains = |gate| after.holders.iter().any(|holder| holder.gate == gate);
+        let ended = before.holders.iter().map(|holder| holder.gate).filter(|gate| !remains(*gate));
+        for identity in ended.flatten() {
+            if self.passage(name, identity, purpose).is_none() {
+                gate.end(name, identity, Duration::ZERO).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_identity_follows_from_the_token_alone() {
+        let claim = |token: &str| {
+            Claim::new(LockName::new("x").expect("a name"), Token::from_text(token), Duration::from_secs(30))
+        };
+        let by = holder_name(&claim("secret"));
+        assert!(!by.contains("secret"));
+        assert_eq!(identity_in(&by), Some(identity(&Token::from_text("secret"))));
+        assert_ne!(identity_in(&by), identity_in(&holder_name(&claim("other"))));
+        for foreign in ["web-1", "web:1", "", ":", "a:0123456789abcdef", "a:é0123456789abcdef0123456789abcd"]
+        {
+            assert_eq!(identity_in(foreign), None, "{foreign}");
+        }
+    }
+}
