@@ -54,13 +54,14 @@ impl Credentials {
             }
             // Before anything is asked: an attempt that takes too long is not repeated with the next request.
             self.tried = Moment::now();
-            if let Ok(Ok((keys, _))) = tokio::time::timeout(RENEW_WITHIN, self.find()).await {
+            if let Ok(Ok((keys, _))) = tokio::time::timeout(RENEW_WITHIN, Box::pin(self.find())).await {
                 self.keys = Some(keys);
             }
             return Ok(self.keys.clone().unwrap_or(keys));
         }
         self.tried = Moment::now();
-        let (keys, source) = self.find().await?;
+        // In a box: it is large, and so would be each future that contains it.
+        let (keys, source) = Box::pin(self.find()).await?;
         self.source = source;
         self.keys = Some(keys.clone());
         Ok(keys)
