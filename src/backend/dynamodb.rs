@@ -7,23 +7,27 @@
 //! [two seconds](super::ledger::polling::CLOCK_LAG). Nothing notifies a waiter: it reads the item now and then, and writes it
 //! only to join and to leave.
 //!
+//! With `recipe=lock-client`, a lock is also an item of AWS's lock client for Java: the gate in front of the ledger, which is in
+//! another item beside it.
+//!
 //! Named only by the registry. What always holds: every write has a condition, and a version of its own by which its author
 //! recognises it if its reply was lost; every read is consistent.
 
 mod doctor;
 mod item;
 mod location;
+mod lock_client;
 mod policy;
 mod store;
 mod table;
 
 pub use self::location::Location;
-use self::location::SHORTEST_LEASE;
+use self::location::{Recipe, SHORTEST_LEASE};
 use super::admin::LockAdmin;
 use super::location::{Demand, Policy};
 use super::url::UrlError;
 use crate::backend;
-use crate::lock::LockName;
+use crate::lock::{LockName, Mode};
 
 impl backend::Location for Location {
     fn display(&self) -> &str {
@@ -44,6 +48,9 @@ impl backend::Location for Location {
 
     fn refuses(&self, demand: Demand) -> Option<&'static str> {
         match demand {
+            Demand::Mode(Mode::Shared | Mode::Slots(_)) if self.recipe == Recipe::LockClient => {
+                Some(lock_client::EXCLUSIVE)
+            }
             Demand::Lease(lease) if lease < SHORTEST_LEASE => Some(
                 "the clock of DynamoDB shows whole seconds, and each renewal is a paid request: --ttl is at least 10s",
             ),

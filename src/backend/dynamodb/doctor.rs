@@ -8,7 +8,7 @@ use serde_json::json;
 use tokio::time::sleep;
 
 use super::item::{Change, Content};
-use super::location::Location;
+use super::location::{Location, Recipe};
 use super::store::{DynamoStore, contender};
 use super::table::{Answer as Reply, Table, Written};
 use crate::backend::StoreError;
@@ -74,8 +74,8 @@ impl DynamoStore {
         if !expiry(&mut table, &location, diagnosis).await {
             return Ok(());
         }
-        answers(diagnosis);
-        cost(diagnosis);
+        answers(location.recipe, diagnosis);
+        cost(location.recipe, diagnosis);
         let number = random::number() % SCRATCH;
         let key = format!("{}dlock-doctor-{number}%probe", location.prefix);
         if !conditions(&mut table, &key, diagnosis).await? || !racers(&table, &key, diagnosis).await? {
@@ -213,17 +213,24 @@ async fn racers(table: &Table, key: &str, diagnosis: &Diagnosis) -> Result<bool,
     .await
 }
 
-fn answers(diagnosis: &Diagnosis) {
+fn answers(recipe: Recipe, diagnosis: &Diagnosis) {
     let loss = "only if the item is deleted by hand, or the table is restored to an earlier time: DynamoDB acknowledges a write \
                 when several data centres have it";
     diagnosis.answer(Question::Loss, Answer::new("no", loss));
     let found = "all reads are consistent, and a table without replicas in other regions, or with strongly consistent ones, \
                  replies alike everywhere; if the URL names one region of a global table, only that one";
     diagnosis.answer(Question::OneServer, Answer::new("yes", found));
+    let foreign = match recipe {
+        Recipe::Dlock => "",
+        Recipe::LockClient => {
+            "; that of a crashed program of AWS's lock client when a waiter has seen it unchanged for its lease duration, so that \
+             --no-wait does not get it"
+        }
+    };
     let clock = format!(
         "the store's clock, as its replies show it in whole seconds (Date); writes are dated by the last reply and the time since, \
          with {} for whole seconds and for servers that differ: a crashed holder's lock is free {} after --ttl at most ({} unless \
-         set)",
+         set){foreign}",
         show(CLOCK_LAG),
         show(CLOCK_LAG + Duration::from_secs(1)),
         show(DEFAULT_TTL + CLOCK_LAG + Duration::from_secs(1))
@@ -232,14 +239,18 @@ fn answers(diagnosis: &Diagnosis) {
 }
 
 /// Reports the request units of a holder and of a waiter, and what AWS charges for them.
-fn cost(diagnosis: &Diagnosis) {
+fn cost(recipe: Recipe, diagnosis: &Diagnosis) {
+    let items = match recipe {
+        Recipe::Dlock => "item",
+        Recipe::LockClient => "two items",
+    };
     let renewals = 3.0 * 3600.0 / DEFAULT_TTL.as_secs_f64();
     let reads = 3600.0 / (PAUSE.as_secs_f64() * 1.5);
     let price = |an_hour: f64, of_a_million: f64| an_hour * HOURS * of_a_million / 1_000_000.0;
     diagnosis.found(Finding::ok(
         "cost",
         format!(
-            "with --ttl {} a holder takes {renewals:.0} write request units an hour for each KB of the lock's item, and the first \
+            "with --ttl {} a holder takes {renewals:.0} write request units an hour for each KB of the lock's {items}, and the first \
              waiter {reads:.0} read request units for each 4 KB, those behind it fewer: ${:.2} and ${:.2} for a month of \
              holding or waiting, at AWS's on-demand prices; 20 runs in the history take some 5 KB",
             show(DEFAULT_TTL),

@@ -7,8 +7,8 @@ use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_enco
 use crate::backend::net::aws::{Service, Settings};
 use crate::backend::net::http::{Client, Proxy};
 use crate::backend::net::{Address, COMMON, Security};
-use crate::backend::options::Value::Text;
-use crate::backend::options::{Options, Table, UrlOption, of_access, of_lock};
+use crate::backend::options::Value::{Text, Word};
+use crate::backend::options::{Options, Table, UrlOption, of_access, of_lock, words};
 use crate::backend::url::{self, Environment, Host, Url, UrlError};
 use crate::lock::LockName;
 
@@ -19,6 +19,8 @@ pub(super) const SHORTEST_LEASE: Duration = Duration::from_secs(10);
 const ENCODED: &AsciiSet = &CONTROLS.add(b'/').add(b'%');
 /// ... and a key has 2,048.
 const LONGEST_PREFIX: usize = 1024;
+/// What follows the name in the key of the ledger beside an item of AWS's lock client: no encoded name ends so.
+const BESIDE: &str = "%dlock";
 /// The length of the name of a table.
 const TABLE_NAME: std::ops::RangeInclusive<usize> = 3..=255;
 const OWN: &[UrlOption] = &[
@@ -32,10 +34,28 @@ const OWN: &[UrlOption] = &[
         Text(""),
         "The region of the table. A global table that replicates asynchronously needs it in the URL.",
     ),
-    of_lock("recipe", Text("dlock"), "The recipe of other programs; there is none but dlock's own."),
+    of_lock(
+        "recipe",
+        Word("dlock", &words(&Recipe::ALL)),
+        "`lock-client` for the locks of AWS's lock client for Java.",
+    ),
     of_access("profile", Text(""), "The profile of AWS's configuration files to use."),
 ];
 const OPTIONS: Table = &[OWN, COMMON];
+
+/// What a lock is, besides its ledger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Recipe {
+    /// Nothing.
+    Dlock,
+    /// An item of AWS's lock client for Java.
+    LockClient,
+}
+
+impl Recipe {
+    /// The recipes, as in a URL.
+    const ALL: [(&'static str, Recipe); 2] = [("dlock", Recipe::Dlock), ("lock-client", Recipe::LockClient)];
+}
 
 /// A table, and how to connect to it.
 #[derive(Clone)]
@@ -46,6 +66,7 @@ pub struct Location {
     pub(super) table: String,
     /// What the keys begin with: empty, or ending with a slash.
     pub(super) prefix: String,
+    pub(super) recipe: Recipe,
     pub(super) region: String,
     /// The URL says which region is meant.
     pub(super) names_region: bool,
@@ -79,13 +100,7 @@ impl Location {
         if !table.chars().all(allowed) || !TABLE_NAME.contains(&table.len()) {
             return Err(UrlError::new("the name of a table has 3 to 255 letters, digits, _, - or ."));
         }
-        options.parse("recipe", |recipe| match recipe {
-            "dlock" => Ok(()),
-            _ => Err(UrlError::new(
-                "recipe= is dlock, its own: dlock neither excludes AWS's lock client for Java (lock-client) nor is excluded by it, \
-                 so let all programs use dlock, in a table of its own",
-            )),
-        })?;
+        let recipe = options.word("recipe", &Recipe::ALL);
         let names_region = options.given("region").is_some_and(|region| !region.is_empty());
         let of = ("dynamodb", "AWS_ENDPOINT_URL_DYNAMODB", "table");
         let service = Service::of(&mut options, environment, of)?;
@@ -108,6 +123,7 @@ impl Location {
             host: service.server.host_header(),
             table,
             prefix: if prefix.is_empty() { String::new() } else { format!("{prefix}/") },
+            recipe,
             region: service.region,
             names_region,
             settings: service.settings,
@@ -120,14 +136,26 @@ impl Location {
         Client::new(&self.server, &self.security).through(self.proxy.as_ref())
     }
 
-    /// Returns the key of a lock.
-    pub(super) fn key(&self, name: &LockName) -> String {
+    /// Returns the key of a lock, for other programs too.
+    pub(super) fn lock_key(&self, name: &LockName) -> String {
         format!("{}{}", self.prefix, utf8_percent_encode(name.as_str(), ENCODED))
     }
 
-    /// Returns the name of the lock that this is the key of; `None` if it is no such key.
+    fn suffix(&self) -> &'static str {
+        match self.recipe {
+            Recipe::Dlock => "",
+            Recipe::LockClient => BESIDE,
+        }
+    }
+
+    /// Returns the key of the ledger of a lock.
+    pub(super) fn key(&self, name: &LockName) -> String {
+        self.lock_key(name) + self.suffix()
+    }
+
+    /// Returns the name of the lock that this is the key of the ledger of; `None` if it is no such key.
     pub(super) fn name_of(&self, key: &str) -> Option<LockName> {
-        let encoded = key.strip_prefix(&self.prefix)?;
+        let encoded = key.strip_prefix(&self.prefix)?.strip_suffix(self.suffix())?;
         let name = LockName::new(&percent_decode_str(encoded).decode_utf8().ok()?).ok()?;
         (self.key(&name) == key).then_some(name)
     }
@@ -167,6 +195,12 @@ mod tests {
                 "dynamodb://abc?endpoint=http://h",
                 "h",
             ),
+            (
+                "dynamodb://abc?region=x&recipe=lock-client",
+                ("", ""),
+                "dynamodb://abc?region=x&recipe=lock-client",
+                "dynamodb.x.amazonaws.com",
+            ),
         ] {
             let location = parse(url, &[variable]).expect(url);
             assert_eq!((location.display.as_str(), location.host.as_str()), (shown, host), "{url}");
@@ -178,7 +212,7 @@ mod tests {
             "dynamodb://täble?region=x",
             "dynamodb://abc:1?region=x",
             "dynamodb://abc,def?region=x",
-            "dynamodb://abc?region=x&recipe=lock-client",
+            "dynamodb://abc?region=x&recipe=other",
             "dynamodb://abc?endpoint=http://h/path",
         ] {
             assert!(parse(url, &[]).is_err(), "{url}");
@@ -193,8 +227,16 @@ mod tests {
             assert_eq!(location.key(&name), key);
             assert_eq!(location.name_of(key), Some(name));
         }
-        for key in ["nightly", "p/a/b", "p/%61", "p/"] {
+        for key in ["nightly", "p/a/b", "p/%61", "p/", "p/nightly%dlock"] {
             assert_eq!(location.name_of(key), None, "{key}");
         }
+        let location = parse("dynamodb://abc?region=x&recipe=lock-client", &[]).expect("a location");
+        let name = LockName::new("a/b").expect("a name");
+        assert_eq!(
+            (location.lock_key(&name).as_str(), location.key(&name).as_str()),
+            ("a%2Fb", "a%2Fb%dlock")
+        );
+        assert_eq!(location.name_of("a%2Fb%dlock"), Some(name));
+        assert_eq!(location.name_of("a%2Fb"), None);
     }
 }

@@ -3,15 +3,19 @@
 use std::time::Duration;
 
 use super::item::{Change as ItemChange, Content};
-use super::location::Location;
+use super::location::{Location, Recipe};
+use super::lock_client::LockClient;
 use super::table::{Reading, Table, Written};
+use crate::backend::admin::Removal;
 use crate::backend::diagnosis::Diagnosis;
 use crate::backend::ledger::document::{DocumentStore, Documents, Revision, Seen, Shortcut};
 use crate::backend::ledger::polling::{CLAIM_WITHIN, CLOCK_LAG, Poller, at, back_off, stood_still};
-use crate::backend::ledger::{Contender, Ledger, Purpose, Store, WaiterEntry};
+use crate::backend::ledger::{
+    Contender, GateLifetime, GateMode, Ledger, Occupant, Purpose, Store, WaiterEntry,
+};
 use crate::backend::{Change, Outlook, Reply, StoreError, TryReply};
 use crate::clock::Moment;
-use crate::lock::LockName;
+use crate::lock::{Claim, Holder, LockName};
 use crate::random;
 
 /// A ledger beyond this length, of some 700 waiters, is not made longer: an item has 400 KB.
@@ -22,6 +26,8 @@ const LONGEST: usize = 300 << 10;
 pub(super) struct DynamoStore {
     pub location: Location,
     pub table: Table,
+    /// The locks of AWS's lock client, if the recipe is that.
+    gate: Option<LockClient>,
     poller: Poller,
     /// What a write that has failed has found: the next attempt is decided on it.
     unread: Option<(LockName, Reading)>,
@@ -36,9 +42,11 @@ pub(super) struct DynamoStore {
 /// Returns a client of a location; does not connect.
 pub(super) fn contender(location: Location) -> Contender<DynamoStore> {
     let table = Table::new(&location);
+    let gate = (location.recipe == Recipe::LockClient).then(LockClient::default);
     Contender::new(DynamoStore {
         location,
         table,
+        gate,
         poller: Poller::default(),
         unread: None,
         conflicts: 0,
@@ -119,11 +127,19 @@ impl DynamoStore {
     /// Reads the item for the waiter, and returns what has changed for it.
     async fn look(&mut self, name: &LockName) -> Result<Option<Change>, StoreError> {
         let key = self.location.key(name);
-        Ok(match self.table.read(&key).await?.content {
+        let change = match self.table.read(&key).await?.content {
             Content::Lock(_, _, version) if self.poller.seen() == Some(version.as_str()) => None,
             Content::Lock(ledger, _, version) => self.poller.change(Some((&ledger, version))),
             Content::Missing | Content::Foreign(_) => self.poller.change(None),
-        })
+        };
+        // Another program calls nobody.
+        if change.is_none()
+            && let Some(gate) = &mut self.gate
+            && gate.is_left(&mut self.table, name).await?
+        {
+            return Ok(Some(Change::OurTurn));
+        }
+        Ok(change)
     }
 }
 
@@ -189,6 +205,9 @@ impl DocumentStore for DynamoStore {
             return Ok(Some(version));
         }
         let ledger = revision.ledger;
+        if let Some(gate) = &mut self.gate {
+            gate.end_others(&mut self.table, name, purpose, revision.before, ledger).await?;
+        }
         let reading = match self.write(name, &ItemChange::Swap(version.as_deref(), ledger)).await? {
             Written::Stored(reading) => reading,
             Written::Changed(found) => {
@@ -223,6 +242,48 @@ impl DocumentStore for DynamoStore {
     fn polled(&self) -> Option<Duration> {
         Some(CLAIM_WITHIN)
     }
+
+    fn is_gate_watched(&self) -> bool {
+        self.gate.is_some()
+    }
+
+    fn gate_lifetime(&self) -> Option<GateLifetime> {
+        self.gate.as_ref().map(|_| GateLifetime::Lease)
+    }
+
+    fn passed(&self, purpose: &Purpose) -> Option<(u64, u64)> {
+        self.gate.as_ref()?.passed(purpose)
+    }
+
+    async fn observe_gate(
+        &mut self,
+        name: &LockName,
+        purpose: &Purpose,
+    ) -> Result<Vec<Occupant>, StoreError> {
+        match &mut self.gate {
+            Some(gate) => gate.observe(&mut self.table, name, purpose).await,
+            None => Ok(Vec::new()),
+        }
+    }
+
+    async fn pass_gate(&mut self, purpose: &Purpose, claim: &Claim, _: GateMode) -> Result<bool, StoreError> {
+        match &mut self.gate {
+            Some(gate) => gate.pass(&mut self.table, purpose, claim).await,
+            None => Ok(true),
+        }
+    }
+
+    async fn leave_gate(
+        &mut self,
+        purpose: &Purpose,
+        claim: &Claim,
+        rest: Duration,
+    ) -> Result<bool, StoreError> {
+        match &mut self.gate {
+            Some(gate) => gate.leave(&mut self.table, purpose, claim, rest).await,
+            None => Ok(true),
+        }
+    }
 }
 
 impl Store for DynamoStore {
@@ -253,6 +314,15 @@ impl Store for DynamoStore {
                     Ok(Some(change)) => return change,
                     Err(_) => return Change::Disconnected,
                 }
+            }
+        })
+    }
+
+    fn end_foreign<'a>(&'a mut self, name: &'a LockName, shown: &'a Holder) -> TryReply<'a, Removal> {
+        Box::pin(async move {
+            match &mut self.gate {
+                Some(gate) => gate.end_shown(&mut self.table, name, shown).await,
+                None => Ok(Removal::Impossible),
             }
         })
     }

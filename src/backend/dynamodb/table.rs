@@ -5,8 +5,8 @@ use std::time::Duration;
 use hyper::http::{HeaderName, HeaderValue};
 use serde_json::{Value, json};
 
-use super::item::{Change, Content};
-use super::location::Location;
+use super::item::{Change, Content, as_released};
+use super::location::{Location, Recipe};
 use crate::backend::net::Protocol;
 use crate::backend::net::aws::{Credentials, Scope, sign, skew};
 use crate::backend::net::http::{Client, Method, Reply, Request, shown};
@@ -32,7 +32,8 @@ const NO_TABLE: &str = "ResourceNotFoundException";
 
 /// A client of a table.
 pub(super) struct Table {
-    location: Location,
+    /// Where it is.
+    pub location: Location,
     http: Client,
     credentials: Credentials,
     /// The attribute that is its partition key, once that is known.
@@ -59,6 +60,16 @@ pub(super) enum Written {
     Stored(Reading),
     /// It was not as expected, but so, if the store says how it was.
     Changed(Option<Reading>),
+}
+
+/// What `UpdateItem` has made of an item.
+pub(super) struct Updated {
+    /// The condition held, so that the item is changed.
+    pub is_met: bool,
+    /// The item as it is then, if the store says so.
+    pub item: Option<Value>,
+    /// The reply.
+    pub reply: Reply,
 }
 
 /// What the store makes of a request.
@@ -192,6 +203,15 @@ impl Table {
     /// # Errors
     /// The store cannot be reached, refuses, or does not reply as DynamoDB does.
     pub async fn read(&mut self, key: &str) -> Result<Reading, StoreError> {
+        let (item, reply) = self.get(key).await?;
+        reading(item.as_ref(), &reply)
+    }
+
+    /// Reads the attributes of an item; `None` if there is none.
+    ///
+    /// # Errors
+    /// As of [`read`](Table::read).
+    pub async fn get(&mut self, key: &str) -> Result<(Option<Value>, Reply), StoreError> {
         let attribute = self.key().await?;
         let body = json!({
             "TableName": self.location.table,
@@ -199,7 +219,7 @@ impl Table {
             "ConsistentRead": true,
         });
         match self.ask("GetItem", &body).await? {
-            Answer::Done(value, reply) => reading(value.get("Item"), &reply),
+            Answer::Done(mut value, reply) => Ok((value.get_mut("Item").map(Value::take), reply)),
             refused => Err(self.failure("GetItem", refused).await),
         }
     }
@@ -214,24 +234,40 @@ impl Table {
         change: &Change<'_>,
         attempt: &str,
     ) -> Result<Written, StoreError> {
-        let attribute = self.key().await?;
-        let mut body = change.request(&attribute, attempt);
-        body["TableName"] = self.location.table.as_str().into();
-        body["Key"] = json!({ attribute: { "S": key } });
-        body["ReturnValues"] = "ALL_NEW".into();
-        body["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD".into();
-        match self.ask("UpdateItem", &body).await? {
-            Answer::Done(value, reply) => Ok(Written::Stored(reading(value.get("Attributes"), &reply)?)),
-            Answer::Refused(error, value, reply) if error == CONDITION => {
-                // Something between here and the store may have sent the request twice.
-                let was = value.get("Item").map(|item| reading(Some(item), &reply)).transpose()?;
-                Ok(match was {
-                    Some(was) if was.content.version() == Some(attempt) => Written::Stored(was),
-                    was => Written::Changed(was),
-                })
-            }
-            refused => Err(self.failure("UpdateItem", refused).await),
+        let mut request = change.request(&self.key().await?, attempt);
+        if self.location.recipe == Recipe::LockClient {
+            as_released(&mut request);
         }
+        let Updated { is_met, item, reply } = self.update(key, request).await?;
+        if is_met {
+            return Ok(Written::Stored(reading(item.as_ref(), &reply)?));
+        }
+        let was = item.map(|item| reading(Some(&item), &reply)).transpose()?;
+        Ok(match was {
+            // Something between here and the store may have sent the request twice.
+            Some(was) if was.content.version() == Some(attempt) => Written::Stored(was),
+            was => Written::Changed(was),
+        })
+    }
+
+    /// Changes an item by these expressions.
+    ///
+    /// # Errors
+    /// As of [`write`](Table::write).
+    pub async fn update(&mut self, key: &str, mut request: Value) -> Result<Updated, StoreError> {
+        let attribute = self.key().await?;
+        request["TableName"] = self.location.table.as_str().into();
+        request["Key"] = json!({ attribute: { "S": key } });
+        request["ReturnValues"] = "ALL_NEW".into();
+        request["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD".into();
+        let (is_met, item, reply) = match self.ask("UpdateItem", &request).await? {
+            Answer::Done(mut value, reply) => (true, value.get_mut("Attributes").map(Value::take), reply),
+            Answer::Refused(error, mut value, reply) if error == CONDITION => {
+                (false, value.get_mut("Item").map(Value::take), reply)
+            }
+            refused => return Err(self.failure("UpdateItem", refused).await),
+        };
+        Ok(Updated { is_met, item, reply })
     }
 
     /// Returns the names and the contents of all locks.
@@ -362,6 +398,13 @@ impl Table {
 
 /// Returns the item in a reply.
 fn reading(item: Option<&Value>, reply: &Reply) -> Result<Reading, StoreError> {
-    let date = reply.date().ok_or_else(|| StoreError::Config("the store's replies have no Date".into()))?;
-    Ok(Reading { content: Content::of(item), date, sent: reply.sent })
+    Ok(Reading { content: Content::of(item), date: date(reply)?, sent: reply.sent })
+}
+
+/// Returns the store's time in a reply.
+///
+/// # Errors
+/// It has none.
+pub(super) fn date(reply: &Reply) -> Result<Duration, StoreError> {
+    reply.date().ok_or_else(|| StoreError::Config("the store's replies have no Date".into()))
 }

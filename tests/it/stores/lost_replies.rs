@@ -180,6 +180,22 @@ mod a_run_survives_every_lost_reply {
     }
 
     #[test]
+    fn dynamodb_lock_client() {
+        let dynamo = Dynamo::lent();
+        assert_recovered(
+            |port| format!("{}&recipe=lock-client", dynamo.url_by(port)),
+            dynamo.port(),
+            "20s",
+            |reply| {
+                let ledger = dynamo.ledger_in("jobs/x%dlock");
+                assert!(ledger.is_idle(), "reply {reply}: {ledger:?}");
+                let item = dynamo.item("jobs/x");
+                assert_eq!(item["isReleased"]["S"], "1", "reply {reply}: {item}");
+            },
+        );
+    }
+
+    #[test]
     fn kubernetes() {
         let server = Kubernetes::lent();
         assert_recovered(

@@ -176,14 +176,20 @@ impl Dynamo {
         self.ask("DeleteItem", json!({"Key": {attribute: {"S": key}}}));
     }
 
-    fn attribute(&self) -> String {
+    /// The partition key of the table.
+    pub fn attribute(&self) -> String {
         let table = self.ask("DescribeTable", json!({}));
         table["Table"]["KeySchema"][0]["AttributeName"].as_str().expect("a key").to_owned()
     }
 
     /// The ledger of a lock as `status` would read it; an empty one if there is none.
     pub fn ledger(&self, name: &str) -> Ledger {
-        let item = self.item(&key(name));
+        self.ledger_in(&key(name))
+    }
+
+    /// The ledger in the item with this key.
+    pub fn ledger_in(&self, key: &str) -> Ledger {
+        let item = self.item(key);
         let ledger = Ledger::parse(item["ledger"]["S"].as_str().unwrap_or_default().as_bytes());
         let mut ledger = ledger.unwrap_or_default();
         if let Some(taken) = item["taken"]["S"].as_str() {

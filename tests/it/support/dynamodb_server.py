@@ -54,8 +54,10 @@ class Expressions:
         self.used = set()
 
     def name(self, word):
+        if not word.startswith("#"):
+            return word
         self.used.add(word)
-        return self.names[word] if word.startswith("#") else word
+        return self.names[word]
 
     def value(self, word):
         self.used.add(word)

@@ -19,6 +19,7 @@ pub mod group;
 pub mod http_proxy;
 pub mod inherited_lock;
 pub mod installation;
+pub mod java_lock_client;
 pub mod kubernetes;
 pub mod mariadb;
 pub mod masters;

@@ -24,6 +24,7 @@ mod dynamodb;
 mod etcd;
 mod file;
 mod kubernetes;
+mod lock_client;
 mod mariadb_get_lock;
 mod memcached;
 mod mysql;

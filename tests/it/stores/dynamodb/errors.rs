@@ -58,7 +58,7 @@ fn a_url_names_one_table_and_nothing_else() {
         ("dynamodb://abc:80?region=x", "dynamodb:// takes one table, as in dynamodb://TABLE/PREFIX"),
         ("dynamodb://ab?region=x", "the name of a table has 3 to 255 letters, digits, _, - or ."),
         ("dynamodb://abc?endpoint=h:9000", "an endpoint is http://HOST[:PORT] or https://HOST[:PORT]"),
-        ("dynamodb://abc?region=x&recipe=lock-client", "dlock neither excludes AWS's lock client for Java"),
+        ("dynamodb://abc?region=x&recipe=java", "dlock or lock-client"),
         ("dynamodb://me@abc?region=x", "a username without a password"),
     ] {
         refused(url, 78, message);

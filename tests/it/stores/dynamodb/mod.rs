@@ -3,6 +3,7 @@
 
 mod doctor;
 mod errors;
+mod lock_client;
 mod lost_replies;
 mod proxies;
 mod requests;

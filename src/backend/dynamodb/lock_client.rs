@@ -1,0 +1,310 @@
+//! The locks of AWS's lock client for Java (<https://github.com/awslabs/amazon-dynamodb-lock-client>), as a gate with a lease:
+//! an item whose key is the name of the lock.
+//!
+//! The lease of another program ends when a client has seen the same version for that long, by its own clock. That of a dlock
+//! ends for other dlocks by the store's clock, and for other programs later: they cannot see its version before it is written,
+//! and a dlock counts from the moment before.
+//!
+//! What always holds: an item is changed only if its version is the one that was read, and never if it is another kind of item.
+
+mod lock_item;
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use self::lock_item::{Found, Item, digest_of, uuid};
+use super::table::{Table, Updated, date};
+use crate::backend::admin::Removal;
+use crate::backend::ledger::document::leased_gate::{
+    Identity, LeasedGate, Passages, holder_name, identity_in,
+};
+use crate::backend::ledger::polling::CLOCK_LAG;
+use crate::backend::ledger::{GateMode, Ledger, Occupant, Purpose};
+use crate::backend::net::http::Reply;
+use crate::backend::{Outlook, StoreError};
+use crate::clock::Moment;
+use crate::lock::{Claim, Holder, LockName};
+
+/// Why other modes are refused.
+pub(super) const EXCLUSIVE: &str =
+    "AWS's lock client has one holder: take the lock exclusively, or use recipe=dlock";
+/// How often a change is tried when others have changed the item at the same time.
+const TRIES: usize = 5;
+
+/// What is known of an item since it was read or written last.
+struct Seen {
+    found: Found,
+    /// When this client has first seen its version.
+    since: Moment,
+    is_free: bool,
+}
+
+/// The items of a table, as far as this client has seen them.
+struct Items<'a> {
+    table: &'a mut Table,
+    seen: &'a mut HashMap<LockName, Seen>,
+}
+
+impl Items<'_> {
+    fn key(&self, name: &LockName) -> String {
+        self.table.location.lock_key(name)
+    }
+
+    async fn read(&mut self, name: &LockName) -> Result<Found, StoreError> {
+        let (item, reply) = self.table.get(&self.key(name)).await?;
+        self.note(name, Found::of(item.as_ref()), &reply)
+    }
+
+    /// Notes what is there by a reply, and returns it.
+    fn note(&mut self, name: &LockName, found: Found, reply: &Reply) -> Result<Found, StoreError> {
+        let (now, date) = (Moment::now(), date(reply)?);
+        let before = self.seen.get(name).filter(|seen| seen.found.version() == found.version());
+        let since = before.map_or(now, |seen| seen.since);
+        let is_free = match &found {
+            Found::Nothing => true,
+            Found::Other => false,
+            Found::Lock(Item { is_released: true, .. }) => true,
+            Found::Lock(Item { ends: Some(ends), .. }) => *ends <= date,
+            Found::Lock(item) => now - since > item.lease,
+        };
+        self.seen.insert(name.clone(), Seen { found: found.clone(), since, is_free });
+        Ok(found)
+    }
+
+    fn is_free(&self, name: &LockName) -> bool {
+        self.seen.get(name).is_some_and(|seen| seen.is_free)
+    }
+
+    /// Writes an item in the place of another, see [`Item::request`]. Returns what is there then.
+    async fn write(
+        &mut self,
+        name: &LockName,
+        before: Option<&Item>,
+        after: &Item,
+    ) -> Result<Found, StoreError> {
+        let request = after.request(before, &self.table.key().await?);
+        let Updated { is_met, item, reply } = self.table.update(&self.key(name), request).await?;
+        match item {
+            _ if is_met => self.note(name, Found::Lock(after.clone()), &reply),
+            Some(item) => self.note(name, Found::of(Some(&item)), &reply),
+            None => self.read(name).await,
+        }
+    }
+
+    /// Changes the hold of an identity. Returns whether there was one.
+    async fn change(
+        &mut self,
+        name: &LockName,
+        identity: Identity,
+        change: impl Fn(&Item) -> Item,
+    ) -> Result<bool, StoreError> {
+        let seen = self.seen.get(name).map(|seen| seen.found.clone());
+        let mut found = match seen.filter(|found| found.held_by(identity).is_some()) {
+            Some(found) => found,
+            None => self.read(name).await?,
+        };
+        for _ in 0..TRIES {
+            let Some(before) = found.held_by(identity) else { return Ok(false) };
+            let after = change(before);
+            found = self.write(name, Some(before), &after).await?;
+            if found == Found::Lock(after) {
+                return Ok(true);
+            }
+        }
+        Err(busy(name))
+    }
+
+    /// Returns the store's time, which the first reply shows.
+    async fn time(&mut self) -> Result<Duration, StoreError> {
+        if self.table.time().is_none() {
+            self.table.connect().await?;
+        }
+        Ok(self.table.time().unwrap_or_default())
+    }
+}
+
+fn busy(name: &LockName) -> StoreError {
+    let reason = format!("{name}: too many other clients change the item of this lock at the same time");
+    StoreError::Unavailable { reason, maybe_applied: false, outlook: Outlook::Transient }
+}
+
+impl LeasedGate for Items<'_> {
+    async fn occupant(&mut self, name: &LockName) -> Result<Option<Occupant>, StoreError> {
+        let found = self.read(name).await?;
+        let seen = self.seen.get(name).filter(|seen| !seen.is_free);
+        let occupant = |identity, holder| Occupant { identity, mode: GateMode::Exclusive, holder };
+        Ok(seen.map(|seen| match &found {
+            Found::Lock(item) => occupant(identity_in(&item.owner), item.holder(Moment::now() - seen.since)),
+            Found::Other | Found::Nothing => occupant(None, Holder::default()),
+        }))
+    }
+
+    async fn extend(
+        &mut self,
+        name: &LockName,
+        identity: Identity,
+        lease: Duration,
+    ) -> Result<bool, StoreError> {
+        let time = self.time().await?;
+        self.change(name, identity, |item| {
+            // A minimum hold time lasts longer.
+            let ends = (time + lease + CLOCK_LAG).max(item.ends.unwrap_or_default());
+            item.extended(lease.max(ends - time - CLOCK_LAG), ends)
+        })
+        .await
+    }
+
+    async fn end(&mut self, name: &LockName, identity: Identity, rest: Duration) -> Result<bool, StoreError> {
+        let time = self.time().await?;
+        self.change(name, identity, |item| match rest.is_zero() {
+            true => Item { is_released: true, ..item.clone() },
+            false => item.extended(rest, time + rest),
+        })
+        .await
+    }
+
+    async fn take(&mut self, claim: &Claim, own: &[Identity]) -> Result<bool, StoreError> {
+        let (name, lease) = (&claim.name, claim.ttl.max(claim.min_hold));
+        let ends = self.time().await? + lease + CLOCK_LAG;
+        let (owner, version) = (holder_name(claim), String::new());
+        let after = Item { owner, lease, version, is_released: false, ends: None }.extended(lease, ends);
+        let mut before = None;
+        for _ in 0..TRIES {
+            let found = self.write(name, before.as_ref(), &after).await?;
+            let is_own = || own.iter().any(|own| found.held_by(*own).is_some());
+            before = match &found {
+                Found::Lock(item) if *item == after => return Ok(true),
+                Found::Lock(item) if is_own() || self.is_free(name) => Some(item.clone()),
+                Found::Nothing => None,
+                Found::Lock(_) | Found::Other => return Ok(false),
+            };
+        }
+        Err(busy(name))
+    }
+}
+
+/// The gate in front of the ledgers of one client.
+#[derive(Default)]
+pub(super) struct LockClient {
+    passages: Passages,
+    seen: HashMap<LockName, Seen>,
+}
+
+impl LockClient {
+    /// See [`DocumentStore::passed`](crate::backend::ledger::document::DocumentStore::passed).
+    pub fn passed(&self, purpose: &Purpose) -> Option<Identity> {
+        self.passages.passed(purpose)
+    }
+
+    /// See [`DocumentStore::observe_gate`](crate::backend::ledger::document::DocumentStore::observe_gate).
+    ///
+    /// # Errors
+    /// The store could not be queried, or there is another kind of item.
+    pub async fn observe(
+        &mut self,
+        table: &mut Table,
+        name: &LockName,
+        purpose: &Purpose,
+    ) -> Result<Vec<Occupant>, StoreError> {
+        let mut items = Items { table, seen: &mut self.seen };
+        let occupants = self.passages.observe(&mut items, name, purpose).await?;
+        self.check(table, name, purpose)?;
+        Ok(occupants)
+    }
+
+    /// See [`DocumentStore::pass_gate`](crate::backend::ledger::document::DocumentStore::pass_gate).
+    ///
+    /// # Errors
+    /// The store could not be queried, or there is another kind of item.
+    pub async fn pass(
+        &mut self,
+        table: &mut Table,
+        purpose: &Purpose,
+        claim: &Claim,
+    ) -> Result<bool, StoreError> {
+        let mut items = Items { table, seen: &mut self.seen };
+        let has_passed = self.passages.pass(&mut items, purpose, claim).await?;
+        self.check(table, &claim.name, purpose)?;
+        Ok(has_passed)
+    }
+
+    /// Rejects another kind of item, unless it has taken the place of one that is held: then the hold is lost.
+    fn check(&self, table: &Table, name: &LockName, purpose: &Purpose) -> Result<(), StoreError> {
+        let is_other = self.seen.get(name).is_some_and(|seen| seen.found == Found::Other);
+        if !is_other || matches!(purpose, Purpose::Renew(_) | Purpose::Release(_)) {
+            return Ok(());
+        }
+        let (key, table) = (table.location.lock_key(name), &table.location.table);
+        Err(StoreError::Config(format!(
+            "the item {key} of the table {table} is not a lock of AWS's lock client: another program uses it"
+        )))
+    }
+
+    /// See [`DocumentStore::leave_gate`](crate::backend::ledger::document::DocumentStore::leave_gate).
+    ///
+    /// # Errors
+    /// The store could not be queried.
+    pub async fn leave(
+        &mut self,
+        table: &mut Table,
+        purpose: &Purpose,
+        claim: &Claim,
+        rest: Duration,
+    ) -> Result<bool, StoreError> {
+        let mut items = Items { table, seen: &mut self.seen };
+        self.passages.leave(&mut items, purpose, claim, rest).await
+    }
+
+    /// See [`Passages::end_others`].
+    ///
+    /// # Errors
+    /// The store could not be queried.
+    pub async fn end_others(
+        &mut self,
+        table: &mut Table,
+        name: &LockName,
+        purpose: &Purpose,
+        before: &Ledger,
+        after: &Ledger,
+    ) -> Result<(), StoreError> {
+        let mut items = Items { table, seen: &mut self.seen };
+        self.passages.end_others(&mut items, name, purpose, before, after).await
+    }
+
+    /// Returns whether another program that was last seen with the lock does not have it any more. Asks only about that.
+    ///
+    /// # Errors
+    /// The store could not be queried.
+    pub async fn is_left(&mut self, table: &mut Table, name: &LockName) -> Result<bool, StoreError> {
+        let is_foreign = |seen: &Seen| {
+            !seen.is_free && matches!(&seen.found, Found::Lock(item) if identity_in(&item.owner).is_none())
+        };
+        if !self.seen.get(name).is_some_and(is_foreign) {
+            return Ok(false);
+        }
+        let mut items = Items { table, seen: &mut self.seen };
+        items.read(name).await?;
+        Ok(items.is_free(name))
+    }
+
+    /// See [`Store::end_foreign`](crate::backend::ledger::Store::end_foreign). The holder notices it by the version.
+    ///
+    /// # Errors
+    /// The store could not be queried.
+    pub async fn end_shown(
+        &mut self,
+        table: &mut Table,
+        name: &LockName,
+        shown: &Holder,
+    ) -> Result<Removal, StoreError> {
+        let mut items = Items { table, seen: &mut self.seen };
+        match items.read(name).await? {
+            Found::Lock(item) if !items.is_free(name) && shown.digest == Some(digest_of(&item.owner)) => {
+                let after = Item { is_released: true, version: uuid(), ..item.clone() };
+                let found = items.write(name, Some(&item), &after).await?;
+                Ok(if found == Found::Lock(after) { Removal::Removed } else { Removal::Changed })
+            }
+            _ => Ok(Removal::Changed),
+        }
+    }
+}
