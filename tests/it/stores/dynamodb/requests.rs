@@ -9,6 +9,7 @@ use crate::support::running::Exit;
 use dlock::backend::{Attempt, Renewal};
 use futures_util::future::join_all;
 use serde_json::json;
+use std::cell::Cell;
 
 fn clients(server: &Dynamo, count: usize) -> Vec<Client> {
     (0..count).map(|_| Client::at(&server.url(), "x")).collect()
@@ -85,17 +86,19 @@ fn fifty_waiters_that_have_joined_only_read_and_no_renewal_fails() {
         let mut holder = Client::at(&server.url(), "x");
         holder.acquire().await;
         let mut waiters = clients(&server, 50);
-        {
-            let joining = join_all(waiters.iter_mut().map(Client::queue));
-            tokio::pin!(joining);
-            loop {
-                tokio::select! {
-                    biased;
-                    _ = &mut joining => break,
-                    renewal = holder.renew() => assert!(matches!(renewal, Renewal::Held { .. }), "{renewal:?}"),
-                }
+        let joined = Cell::new(false);
+        let joining = async {
+            join_all(waiters.iter_mut().map(Client::queue)).await;
+            joined.set(true);
+        };
+        // The last one ends as well: its write would be counted below.
+        let renewing = async {
+            while !joined.get() {
+                let renewal = holder.renew().await;
+                assert!(matches!(renewal, Renewal::Held { .. }), "{renewal:?}");
             }
-        }
+        };
+        tokio::join!(joining, renewing);
         let before = server.count("UpdateItem");
         // Heartbeats: they only read.
         join_all(waiters.iter_mut().map(Client::queue)).await;
