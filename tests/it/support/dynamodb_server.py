@@ -9,6 +9,7 @@ FAULT   ignores-conditions   a write is carried out whatever its condition
         is-not-atomic        between the check of a condition and the write, another write may be checked
         repeats-writes       something in front of the server sends each write twice, and passes on the second reply
         is-busy              each third request is refused because there are too many
+        fails-at-N           the write N fails with status 500, and is not carried out
         clock-jumps-N        from the reply to the write N on, the clock is 20 s ahead, as after a pause of the client's host
 """
 
@@ -244,7 +245,10 @@ class Handler(BaseHTTPRequestHandler):
                 connections[self.client_address] += 1
                 if fault == "is-busy" and sum(actions.values()) % 3 == 2:
                     raise Refused("ThrottlingException", "Rate exceeded")
-                reply = ACTIONS[action](body)
+                if fault == f"fails-at-{actions['UpdateItem']}" and action == "UpdateItem":
+                    status, reply = 500, {"__type": "InternalServerError", "message": "Internal server error"}
+                else:
+                    reply = ACTIONS[action](body)
                 if fault == "repeats-writes" and action == "UpdateItem":
                     reply = ACTIONS[action](body)
         except Refused as refused:

@@ -93,7 +93,11 @@ impl Observation {
         let token = claim.map(|claim| claim.token.reveal());
         let is_mine = |holder: &HolderEntry| Some(holder.token.as_str()) == token;
         let is_needed = match purpose {
-            Purpose::Claim(_) => !ledger.is_idle(),
+            // One with a lease that an earlier attempt has passed may have ended since.
+            Purpose::Claim(_) => {
+                !ledger.is_idle()
+                    || (self.lifetime == Some(GateLifetime::Lease) && store.passed(purpose).is_some())
+            }
             Purpose::Renew(_) | Purpose::Operate | Purpose::Prepare => true,
             // A gate that this session has passed is still ours; with leases, another process of the hold may have
             // passed it.

@@ -1,6 +1,8 @@
 //! `recipe=lock-client`, beside the requests that AWS's lock client for Java sends. What it has in common with the gates of other
 //! stores is in the conformance suite.
 
+use crate::stores::conformance::client::Client;
+use crate::stores::conformance::rig::on_one_thread;
 use crate::support::SOON;
 use crate::support::dlock::Dlock;
 use crate::support::doctor::{answer, assert_answered, assert_found, doctor};
@@ -9,6 +11,7 @@ use crate::support::java_lock_client::{JavaLockClient, Release, version_of};
 use crate::support::place::Place;
 use crate::support::running::{Exit, Output, Running};
 use crate::support::wait::{throughout, until};
+use dlock::backend::{Intent, StoreError};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -330,6 +333,29 @@ fn a_write_that_was_repeated_on_its_way_is_recognised() {
     let output = run(&server).args(["--ttl", "10s"]).sh("sleep 4; echo ran").output();
     assert_eq!(output.outcome(), (Exit::Code(0), "ran\n", ""));
     assert_eq!(item(&server)["isReleased"], json!({"S": "1"}));
+}
+
+/// An attempt that has taken the item, and could not store its ledger, is repeated much later.
+#[test]
+fn a_lock_that_was_lost_between_two_attempts_is_not_granted() {
+    on_one_thread(async {
+        for is_taken in [false, true] {
+            // The first write takes the item, the second one stores the ledger.
+            let (server, mut java) = (Dynamo::with_fault("fails-at-2"), JavaLockClient::new(LONG));
+            let mut client = Client::at(&url(&server), "x");
+            let failed = client.backend.try_acquire(&client.claim, Intent::TakeNow).await;
+            assert!(matches!(failed, Err(StoreError::Unavailable { .. })), "{failed:?}");
+            let version = version_of(&item(&server));
+            if is_taken {
+                assert!(java.take_over(&server, &key("x"), &version));
+                client.busy().await;
+                assert!(java.has(&server, &key("x")));
+            } else {
+                client.acquire().await;
+                assert_ne!(version_of(&item(&server)), version, "its lease counts from the second attempt");
+            }
+        }
+    });
 }
 
 #[test]
