@@ -2,8 +2,8 @@
 # Tests dlock against the libraries that applications lock with: redis-py, python-redis-lock, node-redlock
 # with ioredis, redsync and Redisson on separate redis-servers; etcdctl 3.4 and 3.6, etcd's Go client and jetcd on
 # etcd 3.4 and 3.6; Curator and kazoo on ZooKeeper; psql on PostgreSQL; GET_LOCK on MariaDB; ShedLock on both;
-# pymemcache on Memcached; client-go's leader election on kube-apiserver 1.32. Each excludes the other, both ways, and
-# each wakes the other.
+# pymemcache on Memcached; AWS's lock client on moto; client-go's leader election on kube-apiserver 1.32. Each excludes
+# the other, both ways, and each wakes the other.
 #
 #   tests/interop.sh [WORD...]           only the scenarios whose title contains one of the words
 #   DLOCK=/usr/bin/dlock tests/interop.sh
@@ -38,6 +38,9 @@ need javac "JDK 17 or later: apt-get install default-jdk-headless"
 need mvn "apt-get install maven"
 ! command -v python3 >/dev/null || python3 -c 'import ensurepip, venv' 2>/dev/null ||
     missing+=("venv of python3 (apt-get install python3-venv)")
+export DLOCK_TEST_PYTHON=${DLOCK_TEST_PYTHON:-$PWD/target/python/bin/python}
+"$DLOCK_TEST_PYTHON" -c 'import moto, flask' 2>/dev/null ||
+    missing+=("moto (tests/run.sh installs it, or pip install 'moto[server]' for DLOCK_TEST_PYTHON)")
 [ "${DLOCK_INTEROP_KUBERNETES:-}" != 1 ] || need openssl "apt-get install openssl"
 [ -n "${DLOCK:-}" ] || command -v cargo >/dev/null || missing+=("cargo (https://rustup.rs), or DLOCK")
 [ "${#missing[@]}" = 0 ] || die "missing: $(printf '%s; ' "${missing[@]}")"
@@ -102,6 +105,7 @@ prepare_java() {
     prepare_java_client curator
     prepare_java_client jetcd
     prepare_java_client shedlock
+    prepare_java_client lock-client
 }
 
 prepare_java_client() { # name

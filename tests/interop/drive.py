@@ -146,6 +146,8 @@ STAGES = [
     Stage(of.KAZOO, of.KAZOO_RECIPE, named(scenarios.IN_SESSIONS + scenarios.IN_LINE)),
     Stage(of.PYMEMCACHE, of.MEMCACHED, named(scenarios.POLLED)),
     together(of.MEMCACHED, [None, None, of.PYMEMCACHE, of.PYMEMCACHE]),
+    # It checks a condition before it writes, in two steps: nothing is tried at the same time there.
+    Stage(of.LOCK_CLIENT, of.DYNAMODB, named(scenarios.ALONE_ELECTED)),
     Stage(of.ADVISORY, of.POSTGRES, named(scenarios.IN_SESSIONS)),
     Stage(of.ADVISORY_SHARED, of.POSTGRES, named(scenarios.READERS + [scenarios.it_wakes_when_dlock_releases])),
     together(of.POSTGRES, [None, None, of.ADVISORY, of.ADVISORY]),

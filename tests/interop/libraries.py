@@ -128,6 +128,7 @@ PYMEMCACHE = python("pymemcache", adding)
 ADVISORY, ADVISORY_SHARED = map(psql, ("exclusive", "shared"))
 SHEDLOCK_POSTGRES = java("ShedLock on PostgreSQL", "shedlock", changing, "postgresql")
 SHEDLOCK_MARIADB = java("ShedLock on MariaDB", "shedlock", changing, "mariadb")
+LOCK_CLIENT = java("AWS's lock client", "lock-client", changing)
 GET_LOCK = Library("GET_LOCK of mariadb", [sys.executable, CLIENTS / "python/get_lock.py"], in_session)
 
 
@@ -159,6 +160,12 @@ CURATOR_RW = Store("recipe=curator-rw", "zookeeper://{}?prefix=&recipe=curator-r
 KAZOO_RECIPE = Store("recipe=kazoo", "zookeeper://{}?prefix=&recipe=kazoo", server=processes.ZooKeeper)
 MEMCACHED = Store("memcached", "memcached://{}?prefix=", server=processes.Memcached, shares=False)
 KUBERNETES = Store("kube-apiserver", "k8s://default?kubeconfig={}", server=processes.KubeApi)
+DYNAMODB = Store(
+    "recipe=lock-client",
+    "dynamodb://Locks?endpoint=http://{}&recipe=lock-client",
+    server=processes.Moto,
+    shares=False,
+)
 POSTGRES = Store(
     "recipe=advisory", "postgres://postgres@{}/postgres?recipe=advisory&key=hashtext", server=processes.Postgres
 )

@@ -378,6 +378,44 @@ class Memcached(Server):
         super().end()
 
 
+class Moto(Server):
+    """DynamoDB as moto has it, with one table. Who asks has a key in its home."""
+
+    PYTHON = os.environ["DLOCK_TEST_PYTHON"]
+    UP = 30
+    TABLE = {
+        "TableName": "Locks",
+        "BillingMode": "PAY_PER_REQUEST",
+        "KeySchema": [{"AttributeName": "key", "KeyType": "HASH"}],
+        "AttributeDefinitions": [{"AttributeName": "key", "AttributeType": "S"}],
+    }
+
+    def command(self, place):
+        keys = place.parent / ".aws"
+        keys.mkdir(exist_ok=True)
+        (keys / "credentials").write_text("[default]\naws_access_key_id=key\naws_secret_access_key=secret\n")
+        return [self.PYTHON, "-m", "moto.server", "-H", "127.0.0.1", "-p", self.port]
+
+    def answers(self):
+        """Whether it has made the table."""
+        scope = "Credential=key/20260101/us-east-1/dynamodb/aws4_request"
+        headers = {
+            "X-Amz-Target": "DynamoDB_20120810.CreateTable",
+            "Content-Type": "application/x-amz-json-1.0",
+            "Authorization": f"AWS4-HMAC-SHA256 {scope}, SignedHeaders=host, Signature=x",
+        }
+        request = urllib.request.Request(f"http://{self.address}/", json.dumps(self.TABLE).encode(), headers)
+        try:
+            with urllib.request.urlopen(request, timeout=SOON):
+                return True
+        except OSError:
+            return False
+
+    def asked(self):
+        """How many requests have come."""
+        return sum('"POST /' in line for line in list(self.process.errors))
+
+
 class MariaDb(Server):
     def command(self, place):
         install = ["mariadb-install-db", "--no-defaults", f"--datadir={place / 'data'}", "--skip-test-db", "--user=root"]
