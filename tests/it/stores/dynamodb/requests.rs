@@ -86,14 +86,14 @@ fn fifty_waiters_that_have_joined_only_read_and_no_renewal_fails() {
         let mut holder = Client::at(&server.url(), "x");
         holder.acquire().await;
         let mut waiters = clients(&server, 50);
-        let joined = Cell::new(false);
+        let have_joined = Cell::new(false);
         let joining = async {
             join_all(waiters.iter_mut().map(Client::queue)).await;
-            joined.set(true);
+            have_joined.set(true);
         };
-        // The last one ends as well: its write would be counted below.
+        // Each of them is carried out before the requests are counted.
         let renewing = async {
-            while !joined.get() {
+            while !have_joined.get() {
                 let renewal = holder.renew().await;
                 assert!(matches!(renewal, Renewal::Held { .. }), "{renewal:?}");
             }
