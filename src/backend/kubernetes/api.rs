@@ -148,7 +148,9 @@ impl Api {
                 return Err(self.failure(&reply).await);
             }
             let mut list: Value = serde_json::from_slice(&reply.body).map_err(|_| unexpected())?;
-            let Value::Array(items) = list["items"].take() else { return Err(unexpected()) };
+            let Some(Value::Array(items)) = list.get_mut("items").map(Value::take) else {
+                return Err(unexpected());
+            };
             leases
                 .extend(items.into_iter().filter_map(Lease::of).filter(|lease| lease.annotation().is_some()));
             match list["metadata"]["continue"].as_str().filter(|next| !next.is_empty()) {

@@ -108,7 +108,8 @@ impl Watch {
     fn read(&mut self, line: &[u8]) -> Result<Option<Event>, StoreError> {
         let unexpected = || StoreError::unanswered("the server sends an event that Kubernetes does not send");
         let mut event: Value = serde_json::from_slice(line).map_err(|_| unexpected())?;
-        let (kind, object) = (event["type"].as_str().unwrap_or_default().to_owned(), event["object"].take());
+        let object = event.get_mut("object").map(Value::take).unwrap_or_default();
+        let kind = event["type"].as_str().unwrap_or_default();
         if kind == "ERROR" {
             return match Status::parse(object) {
                 Some(status) if status.code == GONE => Ok(Some(Event::Expired)),
@@ -118,7 +119,7 @@ impl Watch {
         }
         let lease = Lease::of(object).ok_or_else(unexpected)?;
         (self.version, self.is_active) = (lease.version().to_owned(), true);
-        match kind.as_str() {
+        match kind {
             "BOOKMARK" => Ok(None),
             "DELETED" => Ok(Some(Event::Changed(None))),
             "ADDED" | "MODIFIED" => Ok(Some(Event::Changed(Some(lease)))),

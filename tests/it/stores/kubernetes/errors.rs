@@ -82,6 +82,19 @@ fn what_a_server_refuses_is_said_with_what_to_do() {
 }
 
 #[test]
+fn a_list_that_is_not_one_of_kubernetes_is_refused() {
+    let place = Place::new();
+    for body in ["[]", "7", "{}", r#"{"items": {}}"#] {
+        let web = Web::start(move |_| Some((200, Vec::new(), body.into())));
+        let url = url_of(&place.path(""), &format!("http://127.0.0.1:{}", web.port()));
+        let status = place.bare().args(["status", "-b", &url]).output();
+        assert_eq!((status.exit, status.stdout.as_str()), (Exit::Code(78), ""), "{}", status.stderr);
+        let why = "the server does not reply as Kubernetes does: check the server of the context\n";
+        assert!(status.stderr.ends_with(why), "{}", status.stderr);
+    }
+}
+
+#[test]
 fn a_missing_namespace_is_found_by_the_first_write() {
     let server = Kubernetes::lent();
     refused(
