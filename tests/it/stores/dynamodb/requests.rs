@@ -10,6 +10,7 @@ use dlock::backend::{Attempt, Renewal};
 use futures_util::future::join_all;
 use serde_json::json;
 use std::cell::Cell;
+use std::time::Duration;
 
 fn clients(server: &Dynamo, count: usize) -> Vec<Client> {
     (0..count).map(|_| Client::at(&server.url(), "x")).collect()
@@ -96,6 +97,7 @@ fn fifty_waiters_that_have_joined_only_read_and_no_renewal_fails() {
             while !have_joined.get() {
                 let renewal = holder.renew().await;
                 assert!(matches!(renewal, Renewal::Held { .. }), "{renewal:?}");
+                tokio::time::sleep(Duration::from_millis(50)).await;
             }
         };
         tokio::join!(joining, renewing);

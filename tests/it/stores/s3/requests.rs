@@ -8,6 +8,7 @@ use dlock::backend::{Attempt, Renewal};
 use futures_util::future::join_all;
 use std::cell::Cell;
 use std::collections::HashMap;
+use std::time::Duration;
 
 fn clients(web: &Web, count: usize) -> Vec<Client> {
     (0..count).map(|_| Client::at(&url(web.port()), "x")).collect()
@@ -49,6 +50,7 @@ fn fifty_waiters_that_have_joined_only_read_and_no_renewal_fails() {
             while !have_joined.get() {
                 let renewal = holder.renew().await;
                 assert!(matches!(renewal, Renewal::Held { .. }), "{renewal:?}");
+                tokio::time::sleep(Duration::from_millis(50)).await;
             }
         };
         tokio::join!(joining, renewing);
