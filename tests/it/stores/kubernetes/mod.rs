@@ -4,6 +4,7 @@ mod configuration;
 mod controllers;
 mod doctor;
 mod errors;
+mod limits;
 mod lost_replies;
 mod requests;
 mod watches;
