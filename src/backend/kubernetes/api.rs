@@ -17,6 +17,8 @@ use crate::clock::Moment;
 const MANAGER: &str = "fieldManager=dlock";
 /// How many Leases are listed at a time: a reply has at most 4 MiB, and a Lease may have 256 KiB of annotations.
 const PAGE: usize = 8;
+/// The status of a state that the server has forgotten.
+pub(super) const GONE: u16 = 410;
 
 /// A client of an API server.
 pub(super) struct Api {
@@ -144,16 +146,20 @@ impl Api {
         loop {
             let next = format!("{path}?limit={PAGE}&continue={}", encoded(&token));
             let reply = self.ask(Method::GET, &next, Vec::new()).await?;
-            if !reply.status.is_success() {
-                return Err(self.failure(&reply).await);
+            let mut list: Value = serde_json::from_slice(&reply.body).unwrap_or_default();
+            let items = list.get_mut("items").map(Value::take);
+            let next = list["metadata"]["continue"].as_str().filter(|next| !next.is_empty());
+            match (reply.status.as_u16(), items, next) {
+                (200, Some(Value::Array(items)), _) => {
+                    let items = items.into_iter().filter_map(Lease::of);
+                    leases.extend(items.filter(|lease| lease.annotation().is_some()));
+                }
+                // The server has forgotten the state that the list began in: the rest is as it is now.
+                (GONE, _, Some(_)) => {}
+                (200, ..) => return Err(unexpected()),
+                _ => return Err(self.failure(&reply).await),
             }
-            let mut list: Value = serde_json::from_slice(&reply.body).map_err(|_| unexpected())?;
-            let Some(Value::Array(items)) = list.get_mut("items").map(Value::take) else {
-                return Err(unexpected());
-            };
-            leases
-                .extend(items.into_iter().filter_map(Lease::of).filter(|lease| lease.annotation().is_some()));
-            match list["metadata"]["continue"].as_str().filter(|next| !next.is_empty()) {
+            match next {
                 Some(next) if next == token => return Err(unexpected()),
                 Some(next) => next.clone_into(&mut token),
                 None => return Ok(leases),

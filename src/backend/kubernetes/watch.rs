@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::time::{sleep, timeout};
 
-use super::api::{Api, Status};
+use super::api::{Api, GONE, Status};
 use super::lease::Lease;
 use super::location::{Location, lease_name};
 use crate::backend::StoreError;
@@ -22,8 +22,6 @@ const SECONDS: u64 = 300;
 const LATE: Duration = Duration::from_secs(10);
 /// The pause before a watch that follows one without an event: a server may end them at once.
 const PAUSE: Duration = Duration::from_secs(1);
-/// The status of a version that the server has forgotten.
-const GONE: u16 = 410;
 
 type Begun = Result<Result<Lines, Reply>, StoreError>;
 

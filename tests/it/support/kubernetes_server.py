@@ -12,6 +12,7 @@ FAULT   ignores-conditions   a resourceVersion is not compared
         is-not-atomic        between the check of a resourceVersion and the write, another write may be checked
         repeats-writes       something in front of the server sends each write twice, and passes on the second reply
         is-busy              each third request is refused because there are too many
+        expires-lists        the state that a list began in is forgotten before it is continued
         clock-jumps-N        from the reply to the write N on, `Date` is 20 s ahead, as after a pause of the client's host
 """
 
@@ -499,9 +500,15 @@ def get(_, resource, namespace, name, body):
 def list_all(handler, resource, namespace, name, body):
     wanted = Watch(resource, namespace, handler.selected())
     keys = sorted(key for key in objects if wanted.wants(key))
-    after = handler.query.get("continue")
+    after = json.loads(handler.query.get("continue") or "[]")
+    if len(after) == 2 and fault == "expires-lists":
+        message = "The provided continue parameter is too old to display a consistent list result. You can start a new list"
+        refused = Refused(410, "Expired", message)
+        # As of etcd, when the version of the first part was compacted (storage/etcd3/errors.go).
+        refused.status["metadata"]["continue"] = json.dumps([*after, -1])
+        raise refused
     if after:
-        keys = [key for key in keys if key[1:] > tuple(json.loads(after))]
+        keys = [key for key in keys if key[1:] > tuple(after[:2])]
     limit = int(handler.query.get("limit") or 0) or len(keys)
     metadata = {"resourceVersion": str(version)}
     if keys[limit:]:

@@ -1,4 +1,4 @@
-//! Limits: of a ledger, of a reply and of the rate of requests.
+//! Limits: of a ledger, of a reply, of a list and of the rate of requests.
 
 use crate::stores::conformance::client::Client;
 use crate::stores::conformance::rig::on_one_thread;
@@ -106,6 +106,25 @@ fn a_reply_of_more_than_4_mib_is_refused() {
     assert_eq!((run.exit, run.stdout.as_str()), (Exit::Code(78), ""));
     let why = ": the server sends a reply of more than 4 MiB; the command did not run\n";
     assert!(run.stderr.ends_with(why), "{}", run.stderr);
+}
+
+/// A server forgets old states after some minutes, and then refuses to continue a list that began in one (410).
+#[test]
+fn a_list_whose_state_the_server_has_forgotten_is_continued_in_the_latest() {
+    const LOCKS: usize = 20;
+    let (place, server) = (Place::new(), Kubernetes::with_fault("expires-lists"));
+    let names: Vec<String> = (0..LOCKS).map(|number| format!("lock-{number:02}")).collect();
+    on_one_thread(async {
+        for name in &names {
+            Client::at(&server.url(), name).acquire().await;
+        }
+    });
+    let status = place.bare().args(["status", "-b", &server.url()]).output();
+    assert_eq!((status.exit, status.stderr.as_str()), (Exit::Code(0), ""));
+    let shown: Vec<&str> = status.stdout.lines().filter(|line| line.starts_with("lock-")).collect();
+    assert_eq!(shown.len(), LOCKS, "{}", status.stdout);
+    assert!(shown.iter().zip(&names).all(|(line, name)| line.starts_with(name)), "{}", status.stdout);
+    assert_eq!(server.count("list"), 1 + 2 * 2, "each further part is asked for twice");
 }
 
 #[test]
