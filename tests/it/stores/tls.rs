@@ -57,7 +57,7 @@ macro_rules! tests_of {
     };
 }
 
-tests_of!(redis memcached etcd zookeeper postgres mysql consul s3);
+tests_of!(redis memcached etcd zookeeper postgres mysql consul s3 dynamodb kubernetes);
 
 #[track_caller]
 fn assert_trusted(server: &Server) {
@@ -79,9 +79,12 @@ fn assert_trusted(server: &Server) {
 #[track_caller]
 fn assert_unknown_authority_is_refused(server: &Server) {
     let (_directory, others) = certificates(Flaw::None);
-    let message = "TLS: the server's certificate is signed by an unknown authority: name the authority with ca_file=; the \
-                   command did not run";
-    server.assert_refused(&server.authority(&others.ca), 69, message);
+    let [named, _] = server.words;
+    let message = format!(
+        "TLS: the server's certificate is signed by an unknown authority: name the authority with {named}; the command did not \
+         run"
+    );
+    server.assert_refused(&server.authority(&others.ca), 69, &message);
     // Nor do the authorities of the environment include it.
     let run = server.run("127.0.0.1", server.verifies).env(server.variable, &others.ca);
     let output = run.sh("echo ran").output();
@@ -91,11 +94,12 @@ fn assert_unknown_authority_is_refused(server: &Server) {
 
 #[track_caller]
 fn assert_other_name_is_refused(server: &Server) {
-    let with_name = |name: &str| format!("{}&server_name={name}", server.ca());
+    let [_, named] = server.words;
+    let with_name = |name: &str| format!("{}&{}={name}", server.ca(), server.name_option);
     for (query, name) in [(server.ca(), "127.0.0.1"), (with_name("other.example"), "other.example")] {
         let message = format!(
             "TLS: certificate not valid for name \"{name}\"; certificate is only valid for \
-             DnsName(\"elsewhere.example\"): give the name in the certificate with server_name=; the command did not run"
+             DnsName(\"elsewhere.example\"): give the name in the certificate with {named}; the command did not run"
         );
         server.assert_refused(&query, 69, &message);
     }

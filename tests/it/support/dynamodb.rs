@@ -4,6 +4,7 @@ use super::SOON;
 use super::daemon::{Daemon, Host};
 use super::pool::{Group, Lent, lend};
 use super::server::{await_no_clients, free_port};
+use super::tls::Certificates;
 use super::wait::until;
 use dlock::backend::ledger::Ledger;
 use serde_json::{Value, json};
@@ -54,10 +55,28 @@ impl Dynamo {
         server
     }
 
+    /// Starts one with TLS, for one test only.
+    pub fn secure(files: &Certificates) -> Self {
+        Self::start_in(&[], |directory| {
+            for file in [&files.server, &files.server_key] {
+                std::fs::copy(file, directory.join(file.file_name().expect("a name"))).expect("a copy");
+            }
+            let mut table = table("key");
+            table["TableStatus"] = "ACTIVE".into();
+            let created = json!([TABLE, null, table]);
+            std::fs::write(directory.join("journal"), format!("{created}\n")).expect("a file");
+        })
+    }
+
     fn start_with(fault: &[&str]) -> Self {
+        Self::start_in(fault, |_| {})
+    }
+
+    fn start_in(fault: &[&str], prepare: impl Fn(&Path)) -> Self {
         let program = PathBuf::from("python3");
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/support/dynamodb_server.py");
         Self::start_program("python3", &program, |port, directory| {
+            prepare(directory);
             let journal = directory.join("journal").display().to_string();
             let fault = fault.iter().map(|word| (*word).to_owned());
             [script.to_owned(), port.to_string(), journal].into_iter().chain(fault).collect()
@@ -103,10 +122,13 @@ impl Dynamo {
 
     /// Its URL by way of another port.
     pub fn url_by(&self, port: u16) -> String {
-        format!(
-            "dynamodb://test-key@{TABLE}/jobs?endpoint=http://127.0.0.1:{port}&password_file={}",
-            self.secret().display()
-        )
+        self.url_at(&format!("http://127.0.0.1:{port}"))
+    }
+
+    /// Its URL by way of another server.
+    pub fn url_at(&self, endpoint: &str) -> String {
+        let secret = self.secret();
+        format!("dynamodb://test-key@{TABLE}/jobs?endpoint={endpoint}&password_file={}", secret.display())
     }
 
     /// The file of the key.

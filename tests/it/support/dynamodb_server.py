@@ -2,6 +2,8 @@
 
 dynamodb_server.py PORT JOURNAL [FAULT]    keeps its tables in the file, over a restart too
 
+If there is a file server.pem beside the journal, with server.key, the server speaks TLS.
+
 Signatures are not checked. A read that is not consistent returns the item before its last write. A scan has pages of two items.
 The action Counts returns the number of requests of each kind, and the most of them over one connection.
 
@@ -15,7 +17,9 @@ FAULT   ignores-conditions   a write is carried out whatever its condition
 
 import json
 import math
+import os
 import re
+import ssl
 import sys
 import threading
 import time
@@ -279,4 +283,11 @@ journal = open(sys.argv[2], "a+", encoding="utf-8")
 journal.seek(0)
 for line in journal:
     apply(*json.loads(line))
-Server(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+server = Server(("127.0.0.1", int(sys.argv[1])), Handler)
+certificate, key = (os.path.join(os.path.dirname(sys.argv[2]), name) for name in ("server.pem", "server.key"))
+if os.path.exists(certificate):
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate, key)
+    # The handshake is that of the first read, in the thread of the connection: a client that does not begin it holds up nobody.
+    server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+server.serve_forever()

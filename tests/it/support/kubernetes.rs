@@ -9,6 +9,7 @@ use super::wait::until;
 use dlock::backend::ledger::Ledger;
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
@@ -44,9 +45,18 @@ impl Kubernetes {
     /// Starts one with TLS, for one test only, that knows these users: lines `TOKEN,USER,VERB...`. Its certificates are in its
     /// directory.
     pub fn secure(users: &str) -> Self {
-        Self::start_in(&[], |directory| {
+        Self::start_in(&Host::default(), &[], |directory| {
             Certificates::make(directory, Flaw::None);
             std::fs::write(directory.join("tokens"), users).expect("a file");
+        })
+    }
+
+    /// Starts one with TLS and these certificates, for one test only, where everyone may do everything.
+    pub fn with_certificates(files: &Certificates) -> Self {
+        Self::start_in(&Host::default(), &[], |directory| {
+            for file in [&files.ca, &files.server, &files.server_key] {
+                std::fs::copy(file, directory.join(file.file_name().expect("a name"))).expect("a copy");
+            }
         })
     }
 
@@ -63,10 +73,10 @@ impl Kubernetes {
     }
 
     fn start_with(fault: &[&str]) -> Self {
-        Self::start_in(fault, |_| {})
+        Self::start_in(&Host::default(), fault, |_| {})
     }
 
-    fn start_in(fault: &[&str], prepare: impl Fn(&Path)) -> Self {
+    fn start_in(host: &Host, fault: &[&str], prepare: impl Fn(&Path)) -> Self {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/support/kubernetes_server.py");
         // Another process may take the port between the check and the server's bind.
         for _ in 0..10 {
@@ -77,7 +87,7 @@ impl Kubernetes {
             let fault = fault.iter().map(|word| (*word).to_owned());
             let all = [script.to_owned(), port.to_string(), path].into_iter().chain(fault).collect();
             let program = PathBuf::from("python3");
-            let daemon = Daemon::new("python3", &program, all, (&Host::default(), port), directory);
+            let daemon = Daemon::new("python3", &program, all, (host, port), directory);
             let mut server = Self { daemon };
             server.daemon.launch();
             if server.await_up() {
@@ -286,27 +296,30 @@ impl Controller {
 
 /// The URL of a server, whose configuration is in a file of this directory.
 pub fn url_of(directory: &Path, server: &str) -> String {
-    let file = directory.join(format!("kubeconfig-{}", server.rsplit(':').next().unwrap_or_default()));
-    if !file.exists() {
-        // A run may read it at this moment.
-        let new = file.with_extension("new");
-        std::fs::write(&new, kubeconfig(server)).expect("a file");
-        std::fs::rename(&new, &file).expect("the same directory");
-    }
-    format!("k8s://{NAMESPACE}?kubeconfig={}", file.display())
+    url_with(directory, &json!({ "server": server }), &json!({}))
 }
 
-/// A configuration for this server.
-fn kubeconfig(server: &str) -> String {
-    json!({
+/// The same, for a cluster and a user as they are in the configuration.
+pub fn url_with(directory: &Path, cluster: &Value, user: &Value) -> String {
+    let text = json!({
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": "test",
-        "clusters": [{ "name": "test", "cluster": { "server": server } }],
+        "clusters": [{ "name": "test", "cluster": cluster }],
         "contexts": [{ "name": "test", "context": { "cluster": "test", "user": "test" } }],
-        "users": [{ "name": "test", "user": {} }],
+        "users": [{ "name": "test", "user": user }],
     })
-    .to_string()
+    .to_string();
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    let file = directory.join(format!("kubeconfig-{:x}", hasher.finish()));
+    if !file.exists() {
+        // A run may read it at this moment.
+        let new = file.with_extension("new");
+        std::fs::write(&new, text).expect("a file");
+        std::fs::rename(&new, &file).expect("the same directory");
+    }
+    format!("k8s://{NAMESPACE}?kubeconfig={}", file.display())
 }
 
 /// The name of the Lease of a lock.

@@ -4,7 +4,9 @@ use super::certificates;
 use crate::stores::refusal::shown;
 use crate::support::consul::Consul;
 use crate::support::dlock::Dlock;
+use crate::support::dynamodb::Dynamo;
 use crate::support::etcd::{self, Etcd};
+use crate::support::kubernetes::{self, Kubernetes};
 use crate::support::mariadb::{self, DATABASE, MariaDb};
 use crate::support::memcached::Memcached;
 use crate::support::postgres::{self, Postgres};
@@ -25,14 +27,21 @@ pub enum Clients {
     Certified,
 }
 
+/// A URL by way of this host, with this query.
+type Url = dyn Fn(&str, &str) -> String;
+
 /// A row of the table.
 pub struct Server {
-    /// The URL of its port with TLS, without the host and what is verified.
-    at: Box<dyn Fn(&str) -> String>,
+    /// The URL of its port with TLS.
+    at: Box<Url>,
     /// What makes a client verify it by the authorities of the system.
     pub verifies: &'static str,
-    /// Names the file with the authorities.
+    /// Names the file with the authorities, ...
     ca_option: &'static str,
+    /// ... and the server.
+    pub name_option: &'static str,
+    /// What messages call both.
+    pub words: [&'static str; 2],
     /// The variable that names that file.
     pub variable: &'static str,
     /// The shortest lease in whole seconds, of at least six, for a renewal on a busy machine.
@@ -46,8 +55,13 @@ pub struct Server {
 
 impl Server {
     /// A server whose options are those of most stores.
-    fn new(
-        at: impl Fn(&str) -> String + 'static,
+    fn new(at: impl Fn(&str) -> String + 'static, made: (TempDir, Certificates), running: impl Any) -> Self {
+        Self::with(move |host, query| with_query(&at(host), query), made, running)
+    }
+
+    /// A server whose URL depends on what is verified.
+    fn with(
+        at: impl Fn(&str, &str) -> String + 'static,
         (directory, files): (TempDir, Certificates),
         running: impl Any,
     ) -> Self {
@@ -55,6 +69,8 @@ impl Server {
             at: Box::new(at),
             verifies: "",
             ca_option: "ca_file",
+            name_option: "server_name",
+            words: ["ca_file=", "server_name="],
             variable: "SSL_CERT_FILE",
             ttl: 6,
             mixed: Vec::new(),
@@ -182,6 +198,42 @@ impl Server {
         Self { variable: "AWS_CA_BUNDLE", ttl: 10, mixed, ..server }
     }
 
+    pub fn dynamodb(flaw: Flaw, _: Clients) -> Self {
+        let made = certificates(flaw);
+        let (secure, plain) = (Dynamo::secure(&made.1), Dynamo::lent());
+        let (url, port) = (secure.url_at("ENDPOINT"), secure.port());
+        let at = move |host: &str| url.replace("ENDPOINT", &format!("https://{host}:{port}"));
+        let (to_tls, to_plain) = (secure.url(), plain.url().replace("http:", "https:"));
+        let server = Self::new(at, made, (secure, plain));
+        let mixed = vec![
+            (to_tls, String::new(), "the server uses TLS: use endpoint=https://".to_owned()),
+            (to_plain, server.ca(), "the server does not use TLS: use endpoint=http://".to_owned()),
+        ];
+        Self { variable: "AWS_CA_BUNDLE", ttl: 10, mixed, ..server }
+    }
+
+    pub fn kubernetes(flaw: Flaw, _: Clients) -> Self {
+        let made = certificates(flaw);
+        let (secure, plain) = (Kubernetes::with_certificates(&made.1), Kubernetes::lent());
+        let directory = secure.daemon().directory().to_owned();
+        let url = move |server: &str, query: &str| url_of_cluster(&directory, server, query);
+        let (port, plain_port) = (secure.port(), plain.port());
+        let to_tls = url(&format!("http://127.0.0.1:{port}"), "");
+        let to_plain = url(&format!("https://127.0.0.1:{plain_port}"), "");
+        let mixed = vec![
+            (to_tls, String::new(), "the server uses TLS: use https://".to_owned()),
+            (to_plain, String::new(), "the server does not use TLS: use http://".to_owned()),
+        ];
+        let at = move |host: &str, query: &str| url(&format!("https://{host}:{port}"), query);
+        Self {
+            ca_option: "certificate-authority",
+            name_option: "tls-server-name",
+            words: ["certificate-authority in the kubeconfig", "tls-server-name in the kubeconfig"],
+            mixed,
+            ..Self::with(at, made, (secure, plain))
+        }
+    }
+
     /// The query that names these authorities.
     pub fn authority(&self, file: &Path) -> String {
         format!("{}={}", self.ca_option, file.display())
@@ -194,7 +246,7 @@ impl Server {
 
     /// Its URL by way of this host name, with this query.
     pub fn url(&self, host: &str, query: &str) -> String {
-        with_query(&(self.at)(host), query)
+        (self.at)(host, query)
     }
 
     /// A run by way of this host name, with this query. It is quiet, since Memcached may forget a lock.
@@ -211,9 +263,18 @@ impl Server {
     #[track_caller]
     pub fn assert_refused(&self, query: &str, code: i32, message: &str) {
         let output = self.run("127.0.0.1", query).sh("echo ran").output();
-        let expected = format!("dlock: x on {}: {message}\n", shown(&(self.at)("127.0.0.1")));
+        let expected = format!("dlock: x on {}: {message}\n", shown(&self.url("127.0.0.1", query)));
         assert_eq!(output.outcome(), (Exit::Code(code), "", expected.as_str()));
     }
+}
+
+/// The URL of a Kubernetes with this server, and with the options of a query in its configuration.
+fn url_of_cluster(directory: &Path, server: &str, query: &str) -> String {
+    let mut cluster = json!({ "server": server });
+    for (name, value) in query.split('&').filter_map(|option| option.split_once('=')) {
+        cluster[name] = value.into();
+    }
+    kubernetes::url_with(directory, &cluster, &json!({}))
 }
 
 /// A URL with these options besides those that it has.
