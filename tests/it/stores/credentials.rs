@@ -3,46 +3,64 @@
 use super::etcd::users::with_user;
 use crate::support::dlock::Dlock;
 use crate::support::doctor::{assert_refused, doctor};
+use crate::support::kubernetes::{Kubernetes, url_with};
 use crate::support::mariadb::MariaDb;
 use crate::support::memcached::Memcached;
 use crate::support::place::Place;
 use crate::support::postgres::{Plan, Postgres};
 use crate::support::redis::Redis;
 use crate::support::running::Exit;
+use serde_json::{Value, json};
 use std::os::unix::fs::PermissionsExt;
 
 /// What a store says.
-struct Messages {
+struct Messages<'a> {
     /// A wrong password, ...
-    wrong: &'static str,
+    wrong: &'a str,
     /// ... and what `dlock doctor` advises then.
-    remedy: &'static str,
+    remedy: &'a str,
     /// No password.
-    missing: &'static str,
+    missing: &'a str,
+}
+
+/// The URLs of a store, each with what messages show of it.
+struct Urls {
+    wrong: [String; 2],
+    missing: [String; 2],
+    right: String,
 }
 
 /// Runs and examinations with a wrong password, of which nothing is shown, and runs without one are refused (77); those with
-/// the right one are not. The URLs contain `USER`, and the messages a URL.
+/// the right one are not.
 #[track_caller]
-fn assert_told_apart(url: &str, user: &str, shown_without: &str, messages: &Messages) {
-    let run = |login: &str| {
+fn assert_urls_told_apart(urls: &Urls, messages: &Messages<'_>) {
+    let run = |url: &str| {
         // A password on the command line is warned of.
-        let run = Dlock::run().no_backend().env("DLOCK_BACKEND", url.replace("USER@", login)).arg("-q");
+        let run = Dlock::run().no_backend().env("DLOCK_BACKEND", url).arg("-q");
         run.sh("echo ran").output()
     };
-    let refused = |shown: &str, what: &str| {
-        format!("dlock: x on {}: {what}; the command did not run\n", url.replace("USER@", shown))
-    };
-    let shown = if user.is_empty() { String::new() } else { format!("{user}@") };
-    let wrong = run(&format!("{user}:wr0ng@"));
-    assert_eq!(wrong.outcome(), (Exit::Code(77), "", refused(&shown, messages.wrong).as_str()));
-    let missing = run(shown_without);
-    assert_eq!(missing.outcome(), (Exit::Code(77), "", refused(shown_without, messages.missing).as_str()));
-    assert_eq!(run(&format!("{user}:secret@")).outcome(), (Exit::Code(0), "ran\n", ""));
-    let report = doctor(&url.replace("USER@", &format!("{user}:wr0ng@")));
+    for ([url, shown], what) in [(&urls.wrong, messages.wrong), (&urls.missing, messages.missing)] {
+        let refused = format!("dlock: x on {shown}: {what}; the command did not run\n");
+        assert_eq!(run(url).outcome(), (Exit::Code(77), "", refused.as_str()));
+    }
+    assert_eq!(run(&urls.right).outcome(), (Exit::Code(0), "ran\n", ""));
+    let report = doctor(&urls.wrong[0]);
     assert_eq!(report.exit, Exit::Code(1), "{report:?}");
     assert_refused(&report, "authentication", 77, messages.remedy);
     assert!(!report.stdout.contains("wr0ng"), "{report:?}");
+}
+
+/// The same with passwords in a URL that contains `USER@`.
+#[track_caller]
+fn assert_told_apart(url: &str, user: &str, shown_without: &str, messages: &Messages<'_>) {
+    let at = |login: &str| url.replace("USER@", login);
+    let shown = if user.is_empty() { String::new() } else { format!("{user}@") };
+    let urls = Urls {
+        wrong: [at(&format!("{user}:wr0ng@")), at(&shown)],
+        missing: [at(shown_without), at(shown_without)],
+        right: at(&format!("{user}:secret@")),
+    };
+    assert_urls_told_apart(&urls, messages);
 }
 
 mod a_wrong_and_a_missing_password_are_told_apart {
@@ -114,5 +132,33 @@ mod a_wrong_and_a_missing_password_are_told_apart {
                       password: NO)): see password_file=, MYSQL_PWD and ~/.my.cnf",
         };
         assert_told_apart(&url, "me", "me@", &messages);
+    }
+
+    /// The password is a token in the configuration.
+    #[test]
+    fn kubernetes() {
+        let server = Kubernetes::secure("secret,me\n");
+        let directory = server.daemon().directory();
+        let cluster = json!({
+            "server": format!("https://127.0.0.1:{}", server.port()), "certificate-authority": directory.join("ca.pem"),
+        });
+        let url = |user: &Value| url_with(directory, &cluster, user);
+        let both = |user: &Value| [url(user), url(user)];
+        let urls = Urls {
+            wrong: both(&json!({ "token": "wr0ng" })),
+            missing: both(&json!({})),
+            right: url(&json!({ "token": "secret" })),
+        };
+        let (_, file) = urls.wrong[0].split_once("kubeconfig=").expect("a file");
+        let messages = Messages {
+            wrong: &format!(
+                "the server does not accept the credentials ({file}: context 'test'): Unauthorized"
+            ),
+            remedy: "use credentials with the rights that dlock doctor --policy prints",
+            missing: "leases.coordination.k8s.io \"x\" is forbidden: User \"system:anonymous\" cannot get resource \
+                      \"leases\" in API group \"coordination.k8s.io\" in the namespace \"default\" (dlock doctor --policy \
+                      prints the rights that dlock needs)",
+        };
+        assert_urls_told_apart(&urls, &messages);
     }
 }

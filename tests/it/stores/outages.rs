@@ -1,6 +1,7 @@
-//! Networks that drop all packets for a while, under locks that end with a session.
+//! Networks that drop all packets for a while, under locks that end with a session or are renewed over one connection.
 
 use crate::support::daemon::Host;
+use crate::support::kubernetes::Kubernetes;
 use crate::support::mariadb::{self, MariaDb};
 use crate::support::namespace::Namespace;
 use crate::support::place::Place;
@@ -87,6 +88,15 @@ fn a_session_of_zookeeper_survives_an_outage_of_a_third_of_its_lease() {
         let plan = zookeeper::Plan { hosts: vec![host], ..zookeeper::Plan::current() };
         let server = ZooKeeper::start_with(&plan);
         let (url, port) = (server.url(), server.port(0));
+        (server, url, port)
+    });
+}
+
+#[test]
+fn a_lease_of_kubernetes_survives_an_outage_of_a_third_of_it() {
+    assert_survived(|host| {
+        let server = Kubernetes::start_on(&host);
+        let (url, port) = (server.url(), server.port());
         (server, url, port)
     });
 }

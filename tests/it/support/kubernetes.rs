@@ -42,6 +42,11 @@ impl Kubernetes {
         Self::start_with(&[fault])
     }
 
+    /// Starts one on this host, for one test only.
+    pub fn start_on(host: &Host) -> Self {
+        Self::start_in(host, &[], |_| {})
+    }
+
     /// Starts one with TLS, for one test only, that knows these users: lines `TOKEN,USER,VERB...`. Its certificates are in its
     /// directory.
     pub fn secure(users: &str) -> Self {
