@@ -175,3 +175,9 @@ fn damaged_replies_of_memcached_are_withstood() {
     let memcached = crate::support::memcached::Memcached::start();
     assert_withstands(memcached.port(), |port| format!("memcached://127.0.0.1:{port}"));
 }
+
+#[test]
+fn damaged_replies_of_kubernetes_are_withstood() {
+    let server = crate::support::kubernetes::Kubernetes::start();
+    assert_withstands(server.port(), |port| server.url_by(port));
+}

@@ -112,6 +112,11 @@ impl Kubernetes {
         &self.daemon
     }
 
+    /// Kills it.
+    pub fn kill(&mut self) {
+        self.daemon.kill();
+    }
+
     /// Its port.
     pub fn port(&self) -> u16 {
         self.daemon.address().port()
@@ -127,10 +132,10 @@ impl Kubernetes {
         url_of(self.daemon.directory(), &format!("http://127.0.0.1:{port}"))
     }
 
-    /// Kills it, and starts it again on its port, with its data.
+    /// Kills it, if it runs, and starts it again on its port, with its data.
     #[track_caller]
     pub fn restart(&mut self) {
-        self.daemon.kill();
+        self.kill();
         until(SOON, "the server's old port", || {
             self.daemon.launch();
             self.await_up()

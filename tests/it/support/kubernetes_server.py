@@ -634,9 +634,13 @@ class Server(ThreadingHTTPServer):
 
 journal = open(os.path.join(directory, "journal"), "a+", encoding="utf-8")
 journal.seek(0)
-for line in journal:
+whole, _, torn = journal.read().rpartition("\n")
+for line in whole.splitlines():
     key, thing, _ = json.loads(line)
     apply(key, thing)
+if torn:
+    # It was killed while it wrote this, which so was not acknowledged.
+    journal.truncate(len(whole.encode()) + 1 if whole else 0)
 oldest = version + 1
 if not objects:
     for namespace in ("default", "kube-system"):

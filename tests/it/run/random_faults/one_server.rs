@@ -1,14 +1,16 @@
-//! Memcached, and the stores that are asked by HTTP: dlocks are killed, and their connections fail. The server itself is
-//! neither killed nor stopped: Memcached would forget all locks, or its clock would be late.
+//! Memcached, and the stores that are asked by HTTP: dlocks are killed, and their connections fail. The server of Kubernetes is
+//! killed and stopped as well. Memcached would forget all locks then, or its clock would be late.
 
 use super::fault_plan::{NAMES, Rng};
 use super::{network, number};
+use crate::support::kubernetes::Kubernetes;
 use crate::support::place::Place;
 use crate::support::proxy::Proxy;
 use crate::support::running::{Exit, Output, Running};
 use crate::support::s3::{Bucket, S3};
 use crate::support::wait::boot_ns;
 use nix::sys::signal::Signal;
+use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 /// At a time.
@@ -49,37 +51,60 @@ fn nothing_overlaps_on_memcached() {
     let memcached = crate::support::memcached::Memcached::start();
     let is_free = |name: &str| memcached.get(&format!("dlock:{name}")).is_none();
     let at = |port| format!("memcached://127.0.0.1:{port}");
-    assert_nothing_overlaps(memcached.port(), at, "3s", is_free);
+    assert_nothing_overlaps(memcached.port(), at, "3s", is_free, |_| {});
 }
 
 #[test]
 fn nothing_overlaps_on_consul() {
     let consul = crate::support::consul::Consul::lent();
     let is_free = |name: &str| consul.holder(&format!("dlock/{name}/.lock")).is_none();
-    assert_nothing_overlaps(consul.port(), |port| format!("consul://127.0.0.1:{port}"), "10s", is_free);
+    let at = |port| format!("consul://127.0.0.1:{port}");
+    assert_nothing_overlaps(consul.port(), at, "10s", is_free, |_| {});
 }
 
 #[test]
 fn nothing_overlaps_on_s3() {
     let s3 = S3::lent();
     let at = |port| s3.url_by(&format!("http://127.0.0.1:{port}"));
-    assert_nothing_overlaps(s3.port(), at, "10s", |name| s3.ledger(name).holders.is_empty());
+    assert_nothing_overlaps(s3.port(), at, "10s", |name| s3.ledger(name).holders.is_empty(), |_| {});
 }
 
 #[test]
 fn nothing_overlaps_on_dynamodb() {
     let dynamo = crate::support::dynamodb::Dynamo::lent();
     let is_free = |name: &str| dynamo.ledger(name).holders.is_empty();
-    assert_nothing_overlaps(dynamo.port(), |port| dynamo.url_by(port), "10s", is_free);
+    assert_nothing_overlaps(dynamo.port(), |port| dynamo.url_by(port), "10s", is_free, |_| {});
 }
 
-/// Nothing overlaps on the server with this port, by way of another one, and each lock is free in the end.
+#[test]
+fn nothing_overlaps_on_kubernetes() {
+    let server = RefCell::new(Kubernetes::start());
+    let (port, at) = (server.borrow().port(), |port| server.borrow().url_by(port));
+    let is_free = |name: &str| server.borrow().lease(name)["spec"]["holderIdentity"] == "";
+    let disturb = |draw: &mut Rng| {
+        let (is_killed, span) = (draw.percent(50), draw.millis(50, 4000));
+        match is_killed {
+            true => server.borrow_mut().kill(),
+            false => server.borrow().daemon().stop(),
+        }
+        std::thread::sleep(span);
+        match is_killed {
+            true => server.borrow_mut().restart(),
+            false => server.borrow().daemon().resume(),
+        }
+    };
+    assert_nothing_overlaps(port, at, "6s", is_free, disturb);
+}
+
+/// Nothing overlaps on the server with this port, by way of another one, and each lock is free in the end. `disturb` stops or
+/// kills the server for a while, if it may.
 #[track_caller]
 fn assert_nothing_overlaps(
     port: u16,
     url_at: impl Fn(u16) -> String,
     ttl: &str,
     is_free: impl Fn(&str) -> bool,
+    disturb: impl Fn(&mut Rng),
 ) {
     let (place, proxy) = (Place::new(), Proxy::to(port));
     let url = url_at(proxy.port());
@@ -97,13 +122,14 @@ fn assert_nothing_overlaps(
             crowd.push(start(&place, &url, ttl, &mut draw));
         }
         std::thread::sleep(draw.millis(20, 500));
-        match draw.between(0, 6) {
+        match draw.between(0, 7) {
             choice @ 0..=3 => {
                 network::disturb(&proxy, choice);
                 std::thread::sleep(draw.millis(50, 4000));
                 network::heal(&proxy);
             }
             4 => proxy.lose_reply_after(draw.between(0, 3)),
+            5 => disturb(&mut draw),
             _ => crowd[draw.between(0, CROWD - 1)].signal(Signal::SIGKILL),
         }
         crowd.retain_mut(|run| run.poll().map(assert_good).is_none());
