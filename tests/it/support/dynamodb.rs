@@ -6,11 +6,12 @@ use super::pool::{Group, Lent, lend};
 use super::server::{await_no_clients, free_port};
 use super::tls::Certificates;
 use super::wait::until;
-use dlock::backend::ledger::Ledger;
+use dlock::backend::ledger::{HolderEntry, Ledger};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// The table that each server has.
 pub const TABLE: &str = "Locks";
@@ -215,8 +216,11 @@ impl Dynamo {
         let ledger = Ledger::parse(item["ledger"]["S"].as_str().unwrap_or_default().as_bytes());
         let mut ledger = ledger.unwrap_or_default();
         if let Some(taken) = item["taken"]["S"].as_str() {
-            let taken: Value = serde_json::from_str(taken).expect("JSON");
-            ledger.holders.push(serde_json::from_value(taken["holder"].clone()).expect("a holder"));
+            let mut taken: Value = serde_json::from_str(taken).expect("JSON");
+            let mut holder: HolderEntry = serde_json::from_value(taken["holder"].take()).expect("a holder");
+            let clock: Duration = serde_json::from_value(taken["clock"].take()).expect("a time");
+            holder.lease_ends = holder.lease_ends.map(|lease| clock + lease);
+            ledger.holders.push(holder);
         }
         ledger
     }

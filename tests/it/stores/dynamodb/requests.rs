@@ -1,6 +1,6 @@
 //! How many requests there are.
 
-use crate::stores::conformance::client::Client;
+use crate::stores::conformance::client::{Client, LONG};
 use crate::stores::conformance::rig::on_one_thread;
 use crate::stores::host_clock::least_after_a_jump;
 use crate::support::dlock::Dlock;
@@ -10,7 +10,7 @@ use dlock::backend::{Attempt, Renewal};
 use futures_util::future::join_all;
 use serde_json::json;
 use std::cell::Cell;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 fn clients(server: &Dynamo, count: usize) -> Vec<Client> {
     (0..count).map(|_| Client::at(&server.url(), "x")).collect()
@@ -62,6 +62,23 @@ fn a_lease_counts_by_the_clock_of_the_server_if_that_of_this_host_stood_still() 
         assert!(ends(&server) < least, "it has jumped before");
         assert!(matches!(holder.renew().await, Renewal::Held { .. }));
         assert!(ends(&server) >= least, "{:?} is before {least:?}", ends(&server));
+    });
+}
+
+/// The grant is written without a read before it, by the time that an earlier reply has shown.
+#[test]
+fn a_lease_counts_from_the_claim_and_not_from_the_reply_before() {
+    let server = Dynamo::lent();
+    on_one_thread(async {
+        let mut client = Client::at(&server.url(), "x");
+        client.backend.connect().await.expect("a table");
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        let reads = server.count("GetItem");
+        let claimed = SystemTime::now().duration_since(UNIX_EPOCH).expect("a time after 1970");
+        client.acquire().await;
+        assert_eq!(server.count("GetItem"), reads);
+        let ends = server.ledger("x").holders[0].lease_ends.expect("a lease");
+        assert!(ends >= claimed + LONG, "{ends:?} is before {:?}", claimed + LONG);
     });
 }
 

@@ -67,6 +67,27 @@ fn a_lease_counts_by_the_clock_of_the_server_if_that_of_this_host_stood_still() 
     });
 }
 
+/// It may have been paused after the watch had shown that it is its turn.
+#[test]
+fn a_grant_counts_by_the_clock_of_the_server_if_that_of_this_host_stood_still_after_the_call() {
+    let server = Kubernetes::with_fault("clock-jumps-5");
+    on_one_thread(async {
+        let [mut holder, mut waiter] = [(); 2].map(|()| Client::at(&server.url(), "x"));
+        holder.acquire().await;
+        waiter.queue().await;
+        // Its first attempt expects a Lease without a waiter.
+        holder.release().await;
+        waiter.await_turn().await;
+        let before = counts(&server);
+        assert_eq!(before[1..3], [1, 3], "the next write is the fifth");
+        let least = least_after_a_jump();
+        waiter.claim_turn().await;
+        assert_eq!(since(&server, before), [1, 0, 2, 0, 0], "it is decided again");
+        let ends = server.ledger("x").holders[0].lease_ends.expect("a lease");
+        assert!(ends >= least, "{ends:?} is before {least:?}");
+    });
+}
+
 /// A new connection, for instance, may take that long.
 #[test]
 fn a_lease_counts_from_the_claim_and_not_from_what_the_watch_has_shown() {
