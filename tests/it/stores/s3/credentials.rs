@@ -73,10 +73,10 @@ fn a_program_of_a_profile_prints_credentials() {
 
 /// An endpoint of the container or the instance has a second to reply. Delays of the machine itself do not count: one of five
 /// tries decides.
-fn in_time(run: impl Fn() -> Output) -> Output {
+fn in_time(expected: i32, run: impl Fn() -> Output) -> Output {
     let mut output = run();
     for _ in 0..4 {
-        if output.exit != Exit::Code(0) {
+        if output.exit != Exit::Code(expected) {
             output = run();
         }
     }
@@ -97,7 +97,7 @@ fn a_container_has_an_endpoint_whose_credentials_are_renewed() {
         ("AWS_CONTAINER_CREDENTIALS_FULL_URI", url.as_str()),
         ("AWS_CONTAINER_AUTHORIZATION_TOKEN", "token"),
     ];
-    let output = in_time(|| run(&place, &s3, &variables, "sleep 5; echo ran"));
+    let output = in_time(0, || run(&place, &s3, &variables, "sleep 5; echo ran"));
     assert_eq!(output.outcome(), (Exit::Code(0), "ran\n", ""));
     let asked = web.asked();
     assert!(asked.len() >= 2 && asked.iter().all(|asked| asked.path == "/role?x=y"), "{asked:?}");
@@ -122,8 +122,23 @@ fn an_instance_has_a_metadata_service() {
     });
     let address = format!("http://127.0.0.1:{}", web.port());
     let variables = [("AWS_EC2_METADATA_SERVICE_ENDPOINT", address.as_str())];
-    let output = in_time(|| run(&place, &s3, &variables, "echo ran"));
+    let output = in_time(0, || run(&place, &s3, &variables, "echo ran"));
     assert_eq!(output.outcome(), (Exit::Code(0), "ran\n", ""));
+}
+
+/// It is not one that has no credentials (77).
+#[test]
+fn a_metadata_service_that_cannot_reply_now_is_unavailable() {
+    let (place, s3) = (Place::new(), S3::lent());
+    for (status, said) in [(429, "429 Too Many Requests"), (503, "503 Service Unavailable")] {
+        let web = Web::start(move |_| Some((status, Vec::new(), String::new())));
+        let address = format!("http://127.0.0.1:{}", web.port());
+        let variables = [("AWS_EC2_METADATA_SERVICE_ENDPOINT", address.as_str())];
+        let output = in_time(69, || run(&place, &s3, &variables, "echo ran"));
+        assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(69), ""), "{}", output.stderr);
+        let why = format!("credentials: the instance's metadata service: the server replies {said}");
+        assert!(output.stderr.contains(&why), "{}", output.stderr);
+    }
 }
 
 #[test]
