@@ -157,6 +157,11 @@ pub trait Observed {
         None
     }
 
+    /// Returns what the store knows of a foreign holder in the ledger.
+    fn hint(&self, _: &HolderEntry) -> Option<String> {
+        None
+    }
+
     /// Returns the hold that this process can prove even if the ledger has lost it.
     fn proven_hold(&self) -> Option<&HolderEntry> {
         None
@@ -232,7 +237,7 @@ impl HolderEntry {
     }
 
     /// Returns whether the entry still counts: its owner is alive, or the lock is kept for it.
-    pub(super) fn counts(&self, observed: &dyn Observed) -> bool {
+    pub fn counts(&self, observed: &dyn Observed) -> bool {
         self.is_kept(observed.now()) || self.has_owner(observed)
     }
 

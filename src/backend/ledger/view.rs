@@ -169,6 +169,7 @@ fn holder(entry: &HolderEntry, observed: &dyn Observed, token: Option<&Token>) -
     let kept = entry.kept_until.filter(|until| now.clock < *until && ended.is_some());
     let lease_ends = entry.lease_ends.filter(|_| !is_in_session(observed));
     let remaining = kept.or(lease_ends).map(|ends| ends.saturating_sub(now.clock));
+    let is_foreign = entry.identity().is_none();
     Holder {
         identity: entry.identity().cloned(),
         age: (entry.acquired_at > 0).then(|| since(entry.acquired_at, now)),
@@ -177,7 +178,8 @@ fn holder(entry: &HolderEntry, observed: &dyn Observed, token: Option<&Token>) -
         ended,
         fencing: fencing(entry),
         digest: digest(entry),
-        slot: entry.slot.filter(|_| matches!(entry.mode, Mode::Slots(_))),
+        hint: if is_foreign { observed.hint(entry) } else { None },
+        slot: entry.slot.filter(|_| matches!(entry.mode, Mode::Slots(_)) && !is_foreign),
         lease: entry.lease,
         revoked: entry.revoked.clone(),
         // A holder whose gate was replaced has lost the lock, even if it does not know yet.

@@ -131,9 +131,11 @@ impl Observation {
             is_mine(mine) && mine.ticket == mine.family && mine.ended_at.is_none() && mine.gate != passed
         };
         let lost = ledger.holders.iter().find(|holder| is_lost(holder)).map(|holder| holder.ticket);
+        let is_foreign = |holder: &HolderEntry| holder.identity().is_none();
+        let is_taken = self.stranger.is_some() || ledger.holders.iter().any(is_foreign);
         (self.loss, self.forgotten) = match purpose {
             Purpose::Claim(_) => (None, lost),
-            _ => (lost.map(|_| if self.stranger.is_some() { Loss::Taken } else { Loss::Gone }), None),
+            _ => (lost.map(|_| if is_taken { Loss::Taken } else { Loss::Gone }), None),
         };
         Ok(ledger)
     }
@@ -246,6 +248,11 @@ impl Observed for Observation {
             GateMode::Shared => Mode::Shared,
         };
         Some((mode, holder))
+    }
+
+    fn hint(&self, entry: &HolderEntry) -> Option<String> {
+        let is_its = |occupant: &&Occupant| entry.gate.is_some() && occupant.identity == entry.gate;
+        self.occupants.iter().flatten().find(is_its)?.holder.hint.clone()
     }
 
     fn lacks_ledger(&self) -> Option<String> {
