@@ -12,7 +12,9 @@
 mod agent;
 mod clock;
 mod doctor;
+mod gate;
 mod location;
+mod occupants;
 mod passage;
 mod policy;
 mod store;

@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::clock::Clock;
+use super::gate::{Gate, Pair};
 use super::location::Location;
 use crate::backend::StoreError;
 use crate::backend::net::Protocol;
@@ -18,8 +19,6 @@ use crate::backend::net::http::{Client, Method, Reply, Request};
 use crate::clock::Moment;
 use crate::lock::LockName;
 
-/// What marks a key as a lock (`LockFlagValue` in `api/lock.go` of Consul).
-pub(super) const LOCK_FLAGS: u64 = 0x2ddc_cbc0_58a5_0c18;
 /// The header of each reply to a query.
 const INDEX: &str = "x-consul-index";
 /// What is not encoded in a path and a query.
@@ -34,26 +33,11 @@ pub(super) struct Agent {
     clock: Clock,
 }
 
-/// A key as it was read.
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct Pair {
-    key: String,
-    flags: u64,
-    #[serde(default)]
-    value: Option<String>,
-    #[serde(default)]
-    session: Option<String>,
-    modify_index: u64,
-}
-
 /// The keys of one lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reading {
-    /// The session that holds the lock.
-    pub session: Option<String>,
-    /// The key of the lock has the flags of something else.
-    pub is_other: bool,
+    /// What other programs see of it.
+    pub gate: Gate,
     /// The ledger as it is stored; empty if there is none, ...
     pub ledger: Vec<u8>,
     /// ... and its index; 0 if there is none.
@@ -156,17 +140,14 @@ impl Agent {
         let reply = self.ask(Method::GET, &format!("kv/{lock}"), &query, Vec::new()).await?;
         // An index that is not positive would not block.
         let index = reply.header(INDEX).and_then(|index| index.parse().ok()).unwrap_or(1).max(1);
+        let mut pairs = self.listed::<Pair>(&reply).await?;
         let mut reading = Reading { index, ..Reading::default() };
-        for pair in self.listed::<Pair>(&reply).await? {
-            if pair.key == lock {
-                reading.is_other = pair.flags != LOCK_FLAGS;
-                reading.session = pair.session.filter(|session| !session.is_empty());
-            } else if pair.key == ledger {
-                let value = STANDARD.decode(pair.value.unwrap_or_default());
-                reading.ledger = value.map_err(|_| unexpected())?;
-                reading.version = pair.modify_index;
-            }
+        if let Some(place) = pairs.iter().position(|pair| pair.key == ledger) {
+            let pair = pairs.swap_remove(place);
+            reading.ledger = pair.value().ok_or_else(unexpected)?;
+            reading.version = pair.modify_index;
         }
+        reading.gate = Gate::read(&self.location, name, &pairs);
         Ok((reading, reply.sent))
     }
 
@@ -310,11 +291,6 @@ impl Agent {
         let path = format!("kv/{}", self.location.lock_key(name));
         self.succeed(Method::DELETE, &path, "recurse", Vec::new()).await.map(drop)
     }
-}
-
-/// The operation that locks a key (`verb` is `lock`) or unlocks it (`unlock`).
-pub(super) fn locking(verb: &str, key: &str, session: &str) -> Value {
-    json!({"KV": {"Verb": verb, "Key": key, "Flags": LOCK_FLAGS, "Session": session}})
 }
 
 /// The operation that stores a value if its key still has this index, or does not exist, for index 0.

@@ -3,19 +3,19 @@
 use std::mem;
 use std::time::Duration;
 
-use super::agent::{Agent, LOCK_FLAGS, Reading, Refused, identity, locking, storing};
+use super::agent::{Agent, Reading, Refused, storing};
+use super::gate::locking;
 use super::location::Location;
+use super::occupants::occupants;
 use super::passage::{Passage, State};
 use super::watch::Watch;
 use crate::backend::diagnosis::Diagnosis;
 use crate::backend::ledger::document::{DocumentStore, Documents, Revision, Seen, Shortcut};
 use crate::backend::ledger::waiting::{Waiting, calls};
-use crate::backend::ledger::{
-    Contender, GateLifetime, GateMode, Ledger, Occupant, Purpose, Store, WaiterEntry,
-};
+use crate::backend::ledger::{Contender, GateLifetime, GateMode, Ledger, Purpose, Store, WaiterEntry};
 use crate::backend::{Change, Reply, StoreError, TryReply};
 use crate::clock::Moment;
-use crate::lock::{Claim, Holder, LockName};
+use crate::lock::{Claim, LockName};
 
 /// The longest ledger to which waiters are added: in a transaction it is a third longer, and may have 512 KiB.
 const LONGEST: usize = 300 << 10;
@@ -89,18 +89,6 @@ impl ConsulStore {
         }
     }
 
-    /// Returns who holds the lock.
-    fn occupants(&self, ledger: &Ledger) -> Vec<Occupant> {
-        let Some(session) = &self.last.session else { return Vec::new() };
-        let identity = identity(session);
-        let expired = ledger.holders.iter().find(|holder| identity.is_some() && holder.gate == identity);
-        let whose = expired.and_then(|holder| holder.identity()).map(|owner| {
-            format!(" of dlock on {} (pid {}), which has not been renewed in time", owner.host, owner.pid)
-        });
-        let hint = Some(format!("session {session}{}", whose.unwrap_or_default()));
-        vec![Occupant { identity, mode: GateMode::Exclusive, holder: Holder { hint, ..Holder::default() } }]
-    }
-
     /// Returns what has changed for the client, if it is to be told.
     fn notice(&mut self, name: &LockName, reading: &Reading) -> Option<Change> {
         let before = mem::replace(&mut self.last, reading.clone());
@@ -110,11 +98,12 @@ impl ConsulStore {
             let calls = ledger.as_ref().map(calls);
             let change = waiting.change(calls.as_deref());
             // A foreign program calls nobody.
-            let is_left = before.session.is_some() && reading.session.is_none() && waiting.is_next();
+            let is_left =
+                before.gate.session.is_some() && reading.gate.session.is_none() && waiting.is_next();
             return change.or(is_left.then_some(Change::OurTurn));
         }
         let held = self.passages.iter().find(|one| one.name == *name && one.state == State::Held)?;
-        let is_lost = reading.session.as_ref() != Some(&held.session);
+        let is_lost = reading.gate.session.as_ref() != Some(&held.session);
         let mine = |ledger: &Ledger| {
             ledger.holders.iter().any(|holder| holder.token == held.token && holder.revoked.is_none())
         };
@@ -137,26 +126,20 @@ impl DocumentStore for ConsulStore {
     ) -> Result<Seen<u64>, StoreError> {
         self.renew(purpose).await?;
         let (reading, sent) = self.agent.read(name, None).await?;
-        if reading.is_other {
-            let key = self.location.lock_key(name);
-            return Err(StoreError::Config(format!(
-                "the key {key} is not that of a lock (it lacks the flags {LOCK_FLAGS}): another program uses it, such as \
-                 consul lock -n"
-            )));
-        }
+        reading.gate.check(&self.location, name)?;
         if let Some((version, why)) = self.unstored.take()
             && version == reading.version
         {
             return Err(StoreError::Denied(format!("the ledger cannot be stored: {why}")));
         }
         self.last = reading;
-        self.delayed_until = self.delayed_until.filter(|_| self.last.session.is_none());
+        self.delayed_until = self.delayed_until.filter(|_| self.last.gate.session.is_none());
         let ledger = match self.last.version {
             0 => Ledger::default(),
             _ => Ledger::parse(&self.last.ledger)
                 .map_err(|why| StoreError::Config(format!("{name}: {why}")))?,
         };
-        let session = self.last.session.as_deref();
+        let session = self.last.gate.session.as_deref();
         for passage in self.passages.iter_mut().filter(|passage| passage.name == *name) {
             passage.observe(session, holds(&ledger, &passage.token));
         }
@@ -168,7 +151,7 @@ impl DocumentStore for ConsulStore {
         if purpose.claim().is_some() {
             Watch::follow(&mut self.watch, &self.location, name, self.last.index);
         }
-        let occupants = Some(self.occupants(&ledger));
+        let occupants = Some(occupants(&ledger, &self.last.gate));
         Ok(Seen { ledger, version: self.last.version, now: self.agent.clock().now(), sent, occupants })
     }
 
@@ -246,7 +229,7 @@ impl DocumentStore for ConsulStore {
 
     /// Consul notifies of the end of a hold, but not of that of a delay.
     fn is_gate_watched(&self) -> bool {
-        self.last.session.is_some()
+        self.last.gate.session.is_some()
     }
 
     fn gate_lifetime(&self) -> Option<GateLifetime> {
@@ -270,7 +253,7 @@ impl DocumentStore for ConsulStore {
             return Ok(false);
         }
         let mut sent = Moment::now();
-        let adopted = match (purpose, self.last.session.clone()) {
+        let adopted = match (purpose, self.last.gate.session.clone()) {
             // The owner of the outer hold has died, and its session is still there.
             (Purpose::Renew(_), Some(session)) => {
                 self.agent.renew_session(&session).await?.then_some((session, State::Held))
@@ -337,7 +320,7 @@ impl Store for ConsulStore {
     }
 
     fn list(&mut self) -> TryReply<'_, Vec<LockName>> {
-        Box::pin(self.names(|reading, ledger| reading.session.is_some() || !ledger.is_idle()))
+        Box::pin(self.names(|reading, ledger| reading.gate.session.is_some() || !ledger.is_idle()))
     }
 
     fn list_with_history(&mut self) -> TryReply<'_, Vec<LockName>> {
