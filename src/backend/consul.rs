@@ -1,6 +1,7 @@
 //! Consul: a lock is the key that `consul lock PREFIX` locks, held by a session, so that dlock and those programs exclude
 //! each other. The key is the gate in front of a ledger ([`document`](super::ledger::document)) in another key beside it,
-//! which is swapped by its index. Both change in one transaction.
+//! which is swapped by its index. Both change in one transaction. With `recipe=semaphore`, the gate is a semaphore of
+//! `consul lock -n`, whose other holders the ledger counts as if they were in it.
 //!
 //! No request tells the time of the servers: replies have that of the agent, which usually runs on the host of its client,
 //! in whole seconds. So it is the session alone, whose time the leader counts, that holds a lock; the time in the ledger
@@ -17,11 +18,12 @@ mod location;
 mod occupants;
 mod passage;
 mod policy;
+mod semaphore;
 mod store;
 mod watch;
 
 pub use self::location::Location;
-use self::location::SHORTEST_LEASE;
+use self::location::{Recipe, SHORTEST_LEASE};
 use super::admin::LockAdmin;
 use super::location::{Demand, Policy};
 use super::net::Address;
@@ -43,11 +45,16 @@ impl backend::Location for Location {
     }
 
     fn refuses(&self, demand: Demand) -> Option<&'static str> {
-        match demand {
-            Demand::Mode(Mode::Shared | Mode::Slots(_)) => {
-                Some("a lock of Consul has one holder: take it exclusively, or use another store")
+        match (demand, self.recipe) {
+            (Demand::Mode(Mode::Shared), _) => {
+                Some("Consul has no shared locks: take it exclusively, or use another store")
             }
-            Demand::Lease(lease) if lease < SHORTEST_LEASE => Some("Consul's sessions last at least 10s"),
+            (Demand::Mode(Mode::Slots(_)), Recipe::Lock) => {
+                Some("this lock of Consul has one holder: use recipe=semaphore, or take it exclusively")
+            }
+            (Demand::Lease(lease), _) if lease < SHORTEST_LEASE => {
+                Some("Consul's sessions last at least 10s")
+            }
             _ => None,
         }
     }

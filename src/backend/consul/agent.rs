@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::clock::Clock;
 use super::gate::{Gate, Pair};
-use super::location::Location;
+use super::location::{Location, Recipe};
 use crate::backend::StoreError;
 use crate::backend::net::Protocol;
 use crate::backend::net::http::{Client, Method, Reply, Request};
@@ -134,10 +134,10 @@ impl Agent {
         name: &LockName,
         change: Option<(u64, Duration)>,
     ) -> Result<(Reading, Moment), StoreError> {
-        let (lock, ledger) = (self.location.lock_key(name), self.location.ledger_key(name));
+        let (keys, ledger) = (self.location.common_key(name), self.location.ledger_key(name));
         let blocking = change.map(|(index, wait)| format!("&index={index}&wait={}s", wait.as_secs()));
         let query = format!("recurse&consistent{}", blocking.unwrap_or_default());
-        let reply = self.ask(Method::GET, &format!("kv/{lock}"), &query, Vec::new()).await?;
+        let reply = self.ask(Method::GET, &format!("kv/{keys}"), &query, Vec::new()).await?;
         // An index that is not positive would not block.
         let index = reply.header(INDEX).and_then(|index| index.parse().ok()).unwrap_or(1).max(1);
         let mut pairs = self.listed::<Pair>(&reply).await?;
@@ -198,7 +198,10 @@ impl Agent {
             "Name": "dlock",
             "TTL": format!("{}ms", ttl.as_millis()),
             "LockDelay": format!("{}ms", lock_delay(ttl).as_millis()),
-            "Behavior": "release",
+            "Behavior": match self.location.recipe {
+                Recipe::Lock => "release",
+                Recipe::Semaphore => "delete",
+            },
             "NodeChecks": [],
         });
         let reply = self.succeed(Method::PUT, "session/create", "", body.to_string().into_bytes()).await?;
@@ -230,11 +233,11 @@ impl Agent {
         self.succeed(Method::PUT, &path, "", Vec::new()).await.map(drop)
     }
 
-    /// Carries out all of these operations, or none.
+    /// Carries out all of these operations, or none. Returns the index that what they have stored has then.
     ///
     /// # Errors
     /// As of [`succeed`](Agent::succeed).
-    pub async fn transact(&mut self, operations: &[Value]) -> Result<Result<Vec<u64>, Refused>, StoreError> {
+    pub async fn transact(&mut self, operations: &[Value]) -> Result<Result<u64, Refused>, StoreError> {
         #[derive(Deserialize)]
         #[serde(rename_all = "PascalCase")]
         struct Outcome {
@@ -264,9 +267,10 @@ impl Agent {
         match reply.status.as_u16() {
             200 => {
                 let outcome: Outcome = parsed(&reply.body)?;
-                let applied = outcome.results.filter(|applied| applied.len() == operations.len());
-                let applied = applied.ok_or_else(unexpected)?;
-                Ok(Ok(applied.iter().map(|applied| applied.pair.modify_index).collect()))
+                let applied = outcome.results.unwrap_or_default();
+                let stored = operations.iter().filter(|operation| !is_deletion(operation)).count();
+                let index = applied.last().map_or(0, |applied| applied.pair.modify_index);
+                if applied.len() == stored { Ok(Ok(index)) } else { Err(unexpected()) }
             }
             409 => {
                 let outcome: Outcome = parsed(&reply.body)?;
@@ -296,6 +300,11 @@ impl Agent {
 /// The operation that stores a value if its key still has this index, or does not exist, for index 0.
 pub(super) fn storing(key: &str, value: &[u8], index: u64) -> Value {
     json!({"KV": {"Verb": "cas", "Key": key, "Value": STANDARD.encode(value), "Index": index}})
+}
+
+/// Returns whether an operation is one of those that have no result.
+fn is_deletion(operation: &Value) -> bool {
+    operation["KV"]["Verb"].as_str().is_some_and(|verb| verb.starts_with("delete"))
 }
 
 /// Returns how long Consul refuses a lock to everybody after its session has ended without an unlock: long enough for the command

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::agent::{Agent, lock_delay, parsed};
+use super::location::Recipe;
 use super::store::{ConsulStore, contender};
 use crate::backend::StoreError;
 use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question};
@@ -85,7 +86,7 @@ impl ConsulStore {
         });
         itself(&mut agent, diagnosis).await?;
         clock(&agent, diagnosis);
-        answers(diagnosis);
+        answers(location.recipe, diagnosis);
         let request = async || agent.succeed(Method::GET, "status/leader", "", Vec::new()).await.map(drop);
         diagnosis.measure_latency("requests", request).await?;
         let name = race::try_out(|| contender(location.clone()), diagnosis).await?;
@@ -143,17 +144,29 @@ fn clock(agent: &Agent, diagnosis: &Diagnosis) {
     });
 }
 
-fn answers(diagnosis: &Diagnosis) {
-    let loss = "if the holder's session is ended by hand, or its node is removed from the catalog; then nobody gets the lock \
-                before its command is stopped (with a --ttl of more than 60s, until 60s have passed); or if its key is \
-                deleted, or a majority of the servers lose their disks";
+fn answers(recipe: Recipe, diagnosis: &Diagnosis) {
+    let meanwhile = match recipe {
+        Recipe::Lock => {
+            "nobody gets the lock before its command is stopped (with a --ttl of more than 60s, until 60s have passed)"
+        }
+        Recipe::Semaphore => {
+            "no other dlock gets its slot before its command is stopped, but consul lock -n may get it at once"
+        }
+    };
+    let loss = format!(
+        "if the holder's session is ended by hand, or its node is removed from the catalog; then {meanwhile}; or if its key is \
+         deleted, or a majority of the servers lose their disks"
+    );
     diagnosis.answer(Question::Loss, Answer::new("yes", loss));
     let found = "dlock uses the one agent that the URL names, and all agents pass requests on to the leader";
     diagnosis.answer(Question::OneServer, Answer::new("yes", found));
-    let worst = DEFAULT_TTL * 2 + lock_delay(DEFAULT_TTL);
+    let (times, worst) = match recipe {
+        Recipe::Lock => (3, DEFAULT_TTL * 2 + lock_delay(DEFAULT_TTL)),
+        Recipe::Semaphore => (2, DEFAULT_TTL * 2),
+    };
     let clock = format!(
         "the leader's timers end a session, up to twice its --ttl after its last renewal; the lock of a crashed holder is free \
-         after 3 times --ttl at most ({} unless set); the queue, --min-hold and --once-per count by the hosts' \
+         after {times} times --ttl at most ({} unless set); the queue, --min-hold and --once-per count by the hosts' \
          clocks, kept within 1s of the clock of their agents",
         show(worst)
     );

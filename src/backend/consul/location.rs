@@ -7,8 +7,8 @@ use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_enco
 
 use crate::backend::net::http::{Client, Proxy};
 use crate::backend::net::{Address, COMMON, Security};
-use crate::backend::options::Value::Text;
-use crate::backend::options::{Options, Table, UrlOption, of_lock};
+use crate::backend::options::Value::{Text, Word};
+use crate::backend::options::{Options, Table, UrlOption, of_lock, words};
 use crate::backend::url::{Environment, Host, Url, UrlError, encoded};
 use crate::lock::LockName;
 
@@ -43,7 +43,7 @@ const TLS_VARIABLES: [(&str, &str); 4] = [
 /// The options that every request passes on, and the parameter of each.
 const PARAMETERS: [(&str, &str); 3] = [("datacenter", "dc"), ("namespace", "ns"), ("partition", "partition")];
 const OWN: &[UrlOption] = &[
-    of_lock("recipe", Text("lock"), "The recipe of other programs; the default is the only one."),
+    of_lock("recipe", Word("lock", &words(&Recipe::ALL)), "The recipe of other programs."),
     of_lock("prefix", Text("dlock/"), "The prefix of the keys."),
     of_lock("datacenter", Text(""), "The datacenter, if it is not that of the agent."),
     of_lock("namespace", Text(""), "The namespace (Consul Enterprise)."),
@@ -51,10 +51,25 @@ const OWN: &[UrlOption] = &[
 ];
 const OPTIONS: Table = &[OWN, COMMON];
 
+/// The locks of other programs that dlock takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Recipe {
+    /// Those of `consul lock` and `api.Lock`, which have one holder.
+    Lock,
+    /// Those of `consul lock -n` and `api.Semaphore`.
+    Semaphore,
+}
+
+impl Recipe {
+    /// As in the URL.
+    const ALL: [(&str, Recipe); 2] = [("lock", Recipe::Lock), ("semaphore", Recipe::Semaphore)];
+}
+
 /// An agent, and how to connect to it.
 #[derive(Clone)]
 pub struct Location {
     pub(super) agent: Address,
+    pub(super) recipe: Recipe,
     pub(super) security: Security,
     /// What stands between this host and the agent, if the environment says so.
     pub(super) proxy: Option<Proxy>,
@@ -76,13 +91,6 @@ impl Location {
     /// Another form, an unknown option, or an invalid value.
     pub fn from_url(url: &Url, environment: Environment<'_>) -> Result<Location, UrlError> {
         let mut options = Options::of(url, OPTIONS)?;
-        options.parse("recipe", |recipe| match recipe {
-            "lock" => Ok(()),
-            _ => Err(UrlError::new(
-                "recipe= is lock, that of consul lock: dlock has no other on Consul, so use slots of another store instead of \
-                 consul lock -n",
-            )),
-        })?;
         let url = &located(url, environment)?;
         let (scheme, is_socket) = (url.scheme.as_str(), url.scheme.ends_with("+unix"));
         if url.username.is_some() || options.given("username").is_some() {
@@ -133,6 +141,7 @@ impl Location {
         let proxy = Proxy::of(&agent, security.tls.is_some(), environment)?;
         Ok(Location {
             agent,
+            recipe: options.word("recipe", &Recipe::ALL),
             security,
             proxy,
             prefix: options.get("prefix").trim_start_matches('/').to_owned(),
@@ -146,9 +155,27 @@ impl Location {
         Client::new(&self.agent, &self.security).through(self.proxy.as_ref())
     }
 
-    /// Returns the key that `consul lock` locks.
+    /// Returns the prefix that `consul lock` is given.
+    fn lock_prefix(&self, name: &LockName) -> String {
+        format!("{}{}", self.prefix, utf8_percent_encode(name.as_str(), ENCODED))
+    }
+
+    /// Returns the key that `consul lock` locks, or that `consul lock -n` keeps its holders in.
     pub(super) fn lock_key(&self, name: &LockName) -> String {
-        format!("{}{}{LOCK}", self.prefix, utf8_percent_encode(name.as_str(), ENCODED))
+        self.lock_prefix(name) + LOCK
+    }
+
+    /// Returns the key that a client of a semaphore locks.
+    pub(super) fn contender_key(&self, name: &LockName, session: &str) -> String {
+        format!("{}/{session}", self.lock_prefix(name))
+    }
+
+    /// Returns what all keys of a lock begin with, of those that the recipe reads.
+    pub(super) fn common_key(&self, name: &LockName) -> String {
+        match self.recipe {
+            Recipe::Lock => self.lock_key(name),
+            Recipe::Semaphore => self.contender_key(name, ""),
+        }
     }
 
     /// Returns the key of the ledger.
@@ -243,6 +270,8 @@ mod tests {
             ("consul://", "https://h/", "", "consuls://h:8501"),
             ("consul://", "h", "true", "consuls://h:8501"),
             ("consul://?datacenter=b", "unix:///run/c.sock", "", "consul+unix:///run/c.sock?datacenter=b"),
+            ("consul://h?recipe=lock", "", "", "consul://h:8500"),
+            ("consul://h?recipe=Semaphore", "", "", "consul://h:8500?recipe=semaphore"),
         ] {
             let location = parse(url, &[(ADDRESS_VARIABLE, address), (SSL_VARIABLE, ssl)]);
             assert_eq!(location.map(|location| location.display), Ok(shown.to_owned()), "{url} {address}");
@@ -255,7 +284,7 @@ mod tests {
             ("consul://h/x", ""),
             ("consul://user:secret@h", ""),
             ("consul+unix://h", ""),
-            ("consul://h?recipe=semaphore", ""),
+            ("consul://h?recipe=mutex", ""),
         ] {
             let error = parse(url, &[(ADDRESS_VARIABLE, address)]).err().expect(url).to_string();
             assert!(!error.contains("secret"), "{error}");
@@ -272,6 +301,7 @@ mod tests {
         ] {
             let name = LockName::new(name).expect("a name");
             assert_eq!(location.lock_key(&name), key);
+            assert_eq!(location.contender_key(&name, ".lock"), key);
             assert_eq!(location.name_of(&location.ledger_key(&name)), Some(name));
         }
         for key in ["dlock/a/b/.lock.dlock", "dlock/%61/.lock.dlock", "dlock/x/.lock", "x/.lock.dlock"] {

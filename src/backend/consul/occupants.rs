@@ -1,13 +1,18 @@
 //! Who holds a lock, for its ledger.
 
-use super::agent::identity;
+use super::agent::{Reading, identity};
 use super::gate::Gate;
+use super::location::Recipe;
 use crate::backend::ledger::document::Occupant;
-use crate::backend::ledger::{GateMode, Ledger};
-use crate::lock::Holder;
+use crate::backend::ledger::{GateMode, Ledger, Now};
+use crate::lock::{Claim, Holder, Mode};
 
 /// Returns the sessions that hold a lock.
-pub(super) fn occupants(ledger: &Ledger, gate: &Gate) -> Vec<Occupant> {
+pub(super) fn occupants(recipe: Recipe, ledger: &Ledger, gate: &Gate) -> Vec<Occupant> {
+    let mode = match recipe {
+        Recipe::Lock => GateMode::Exclusive,
+        Recipe::Semaphore => GateMode::Shared,
+    };
     let occupant = |session: &String| {
         let identity = identity(session);
         let expired = ledger.holders.iter().find(|holder| identity.is_some() && holder.gate == identity);
@@ -15,7 +20,77 @@ pub(super) fn occupants(ledger: &Ledger, gate: &Gate) -> Vec<Occupant> {
             format!(" of dlock on {} (pid {}), which has not been renewed in time", owner.host, owner.pid)
         });
         let hint = Some(format!("session {session}{}", whose.unwrap_or_default()));
-        Occupant { identity, mode: GateMode::Exclusive, holder: Holder { hint, ..Holder::default() } }
+        Occupant { identity, mode, holder: Holder { hint, ..Holder::default() } }
     };
-    gate.session.iter().map(occupant).collect()
+    gate.sessions.iter().map(occupant).collect()
+}
+
+/// Adds the holders of a semaphore that are not in its ledger: each has a slot, one of the highest that no dlock has. A waiter
+/// that they keep from claiming its turn does not lose it.
+pub(super) fn add_foreign(ledger: &mut Ledger, gate: &Gate, now: Now) {
+    let holders = ledger.holders.iter().filter(|holder| holder.counts(&now));
+    let (gates, slots): (Vec<_>, Vec<_>) = holders.map(|holder| (holder.gate, holder.slot)).unzip();
+    let foreign = gate.sessions.iter().filter_map(|session| identity(session));
+    let foreign: Vec<_> = foreign.filter(|session| !gates.contains(&Some(*session))).collect();
+    let free = (0..gate.limit).rev().filter(|slot| !slots.contains(&Some(*slot))).chain(gate.limit..);
+    for (session, slot) in foreign.iter().zip(free) {
+        for mut holder in Ledger::of_foreign_holder(0).holders {
+            holder.ticket = session.0;
+            holder.family = session.0;
+            holder.gate = Some(*session);
+            holder.mode = Mode::of_slots(gate.limit);
+            holder.slot = Some(slot);
+            ledger.holders.push(holder);
+        }
+    }
+    let kept_out =
+        ledger.waiters.iter_mut().filter(|waiter| !foreign.is_empty() && !gate.admits(waiter.mode));
+    kept_out.for_each(|waiter| waiter.called = None);
+}
+
+/// Returns the session of the hold that a claim is part of, if it still holds the lock, and the mode of that hold.
+pub(super) fn outer_hold(reading: &Reading, claim: &Claim) -> Option<(Option<String>, Mode)> {
+    let ledger = Ledger::parse(&reading.ledger).ok()?;
+    let mine = ledger.holders.iter().find(|holder| holder.token == claim.token.reveal())?;
+    let is_its = |session: &&String| mine.gate.is_some() && identity(session) == mine.gate;
+    Some((reading.gate.sessions.iter().find(is_its).cloned(), mine.mode))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::ledger::HolderEntry;
+
+    const NOW: Now = Now { clock: std::time::Duration::from_secs(1), wall: 1_000_000 };
+
+    fn session(number: u32) -> String {
+        format!("00000000-0000-0000-0000-0000000000{number:02}")
+    }
+
+    /// A dlock with this slot.
+    fn holding(slot: u32) -> HolderEntry {
+        let mut holder = Ledger::of_foreign_holder(0).holders.remove(0);
+        (holder.token, holder.gate, holder.slot) = ("t".into(), identity(&session(90 + slot)), Some(slot));
+        holder
+    }
+
+    #[test]
+    fn foreign_holders_have_the_highest_slots_that_no_dlock_has() {
+        for (limit, own, foreign, slots) in [
+            (3, &[][..], &[1][..], &[2][..]),
+            (3, &[2], &[1], &[1]),
+            (3, &[0], &[1, 2], &[2, 1]),
+            // One dlock has lost its slot, and does not know yet.
+            (2, &[0, 1], &[1], &[2]),
+        ] {
+            let mut ledger = Ledger::default();
+            ledger.holders.extend(own.iter().map(|slot| holding(*slot)));
+            let sessions = own.iter().map(|slot| session(90 + slot));
+            let sessions = sessions.chain(foreign.iter().map(|number| session(*number))).collect();
+            add_foreign(&mut ledger, &Gate { limit, sessions, ..Gate::default() }, NOW);
+            let added: Vec<_> =
+                ledger.holders.iter().skip(own.len()).filter_map(|holder| holder.slot).collect();
+            assert_eq!(added, slots, "{own:?} {foreign:?}");
+        }
+    }
 }

@@ -2,7 +2,12 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::agent::identity;
+use super::gate::Gate;
+use super::location::Location;
+use crate::backend::ledger::Ledger;
 use crate::clock::Moment;
 use crate::lock::LockName;
 
@@ -41,14 +46,28 @@ impl Passage {
         identity(&self.session)
     }
 
-    /// Notes which session holds the lock, and whether the ledger has the hold.
-    pub fn observe(&mut self, holder: Option<&str>, is_recorded: bool) {
+    /// Notes which sessions hold the lock, and whether the ledger has the hold.
+    pub fn observe(&mut self, holders: &[String], is_recorded: bool) {
         self.is_recorded = is_recorded;
-        let is_its = holder == Some(self.session.as_str());
+        let is_its = holders.contains(&self.session);
         self.state = match (self.state, is_its) {
             (State::Intended, true) => State::Held,
             (State::Held, false) => State::Lost,
             (state, _) => state,
         };
+    }
+
+    /// Returns what its session does when this ledger is stored, and who holds the lock then; `None` for nothing.
+    pub fn step(&self, location: &Location, ledger: &Ledger, gate: &Gate) -> Option<(Vec<Value>, Gate)> {
+        match self.state {
+            State::Intended => {
+                let granted = ledger.holders.iter().find(|holder| holder.gate == self.identity())?;
+                Some(gate.taken(location, &self.name, &self.session, granted.mode))
+            }
+            State::Held if ledger.holders.iter().all(|holder| holder.token != self.token) => {
+                Some(gate.left(location, &self.name, &self.session))
+            }
+            _ => None,
+        }
     }
 }

@@ -1,12 +1,12 @@
-//! The store of one client: a lock is a key with a session, and beside it the key of its ledger.
+//! The store of one client: a lock is what a session has locked, and beside it the key of its ledger.
 
 use std::mem;
 use std::time::Duration;
 
 use super::agent::{Agent, Reading, Refused, storing};
-use super::gate::locking;
-use super::location::Location;
-use super::occupants::occupants;
+use super::gate::Gate;
+use super::location::{Location, Recipe};
+use super::occupants::{add_foreign, occupants, outer_hold};
 use super::passage::{Passage, State};
 use super::watch::Watch;
 use crate::backend::diagnosis::Diagnosis;
@@ -34,10 +34,24 @@ pub(super) struct ConsulStore {
     last: Reading,
     /// Consul has not let the last session of this client have a lock that nobody holds; no other one is made until then.
     delayed_until: Option<Moment>,
-    /// The ledger of this version was not replaced although nobody else had changed it, for this reason.
-    unstored: Option<(u64, String)>,
+    /// The keys of this version were not replaced although nobody else had changed them, for this reason.
+    unstored: Option<((u64, u64), String)>,
     /// The sessions that have no lock any more.
     ended: Vec<String>,
+}
+
+/// What a change is decided on.
+#[derive(Clone)]
+pub(super) struct Version {
+    /// The index of the last modification of the ledger; 0 if there is none.
+    ledger: u64,
+    gate: Gate,
+}
+
+impl Version {
+    fn indices(&self) -> (u64, u64) {
+        (self.ledger, self.gate.index)
+    }
 }
 
 /// Returns a client of a location; does not connect.
@@ -82,6 +96,22 @@ impl ConsulStore {
         Ok(())
     }
 
+    /// Notes why nothing was stored: with a `place`, its session could not lock a key, or has lost it; otherwise another
+    /// client was faster, or the server refuses to store this.
+    fn note_refusal(&mut self, place: Option<usize>, version: &Version, why: String) {
+        let Some(place) = place else {
+            self.unstored = Some((version.indices(), why));
+            return;
+        };
+        match self.passages[place].state {
+            State::Intended => {
+                self.ended.push(self.passages.remove(place).session);
+                self.delayed_until = Some(Moment::now() + REFUSED);
+            }
+            _ => self.passages[place].state = State::Lost,
+        }
+    }
+
     /// Ends the sessions that have no lock any more. If that fails, they end by themselves.
     async fn destroy_ended(&mut self) {
         for session in mem::take(&mut self.ended) {
@@ -98,12 +128,12 @@ impl ConsulStore {
             let calls = ledger.as_ref().map(calls);
             let change = waiting.change(calls.as_deref());
             // A foreign program calls nobody.
-            let is_left =
-                before.gate.session.is_some() && reading.gate.session.is_none() && waiting.is_next();
-            return change.or(is_left.then_some(Change::OurTurn));
+            let has_left = |session: &String| !reading.gate.sessions.contains(session);
+            let is_left = before.gate.sessions.iter().any(has_left) && reading.gate.has_room();
+            return change.or((is_left && waiting.is_next()).then_some(Change::OurTurn));
         }
         let held = self.passages.iter().find(|one| one.name == *name && one.state == State::Held)?;
-        let is_lost = reading.gate.session.as_ref() != Some(&held.session);
+        let is_lost = !reading.gate.sessions.contains(&held.session);
         let mine = |ledger: &Ledger| {
             ledger.holders.iter().any(|holder| holder.token == held.token && holder.revoked.is_none())
         };
@@ -114,34 +144,37 @@ impl ConsulStore {
 }
 
 impl DocumentStore for ConsulStore {
-    /// The index of its last modification; 0 if there is none.
-    type Version = u64;
+    type Version = Version;
 
     async fn load(
         &mut self,
         name: &LockName,
         purpose: &Purpose,
         _: &Shortcut,
-        _: Option<&Seen<u64>>,
-    ) -> Result<Seen<u64>, StoreError> {
+        _: Option<&Seen<Version>>,
+    ) -> Result<Seen<Version>, StoreError> {
         self.renew(purpose).await?;
         let (reading, sent) = self.agent.read(name, None).await?;
         reading.gate.check(&self.location, name)?;
-        if let Some((version, why)) = self.unstored.take()
-            && version == reading.version
+        let version = Version { ledger: reading.version, gate: reading.gate.clone() };
+        if let Some((unstored, why)) = self.unstored.take()
+            && unstored == version.indices()
         {
             return Err(StoreError::Denied(format!("the ledger cannot be stored: {why}")));
         }
         self.last = reading;
-        self.delayed_until = self.delayed_until.filter(|_| self.last.gate.session.is_none());
-        let ledger = match self.last.version {
+        self.delayed_until = self.delayed_until.filter(|_| self.last.gate.sessions.is_empty());
+        let mut ledger = match version.ledger {
             0 => Ledger::default(),
             _ => Ledger::parse(&self.last.ledger)
                 .map_err(|why| StoreError::Config(format!("{name}: {why}")))?,
         };
-        let session = self.last.gate.session.as_deref();
+        let (recipe, now) = (self.location.recipe, self.agent.clock().now());
+        if recipe == Recipe::Semaphore {
+            add_foreign(&mut ledger, &version.gate, now);
+        }
         for passage in self.passages.iter_mut().filter(|passage| passage.name == *name) {
-            passage.observe(session, holds(&ledger, &passage.token));
+            passage.observe(&version.gate.sessions, holds(&ledger, &passage.token));
         }
         if matches!(purpose, Purpose::Release(_)) {
             let lost = |one: &mut Passage| purpose.is_of(&one.token) && one.state == State::Lost;
@@ -151,8 +184,8 @@ impl DocumentStore for ConsulStore {
         if purpose.claim().is_some() {
             Watch::follow(&mut self.watch, &self.location, name, self.last.index);
         }
-        let occupants = Some(occupants(&ledger, &self.last.gate));
-        Ok(Seen { ledger, version: self.last.version, now: self.agent.clock().now(), sent, occupants })
+        let occupants = Some(occupants(recipe, &ledger, &version.gate));
+        Ok(Seen { ledger, version, now, sent, occupants })
     }
 
     fn is_subscribed(&self, name: &LockName, waiter: &WaiterEntry) -> bool {
@@ -163,30 +196,24 @@ impl DocumentStore for ConsulStore {
         &mut self,
         name: &LockName,
         purpose: &Purpose,
-        version: u64,
+        version: Version,
         revision: Revision<'_>,
-    ) -> Result<Option<u64>, StoreError> {
-        let ledger = revision.ledger;
-        let (lock, token) = (self.location.lock_key(name), token_of(purpose));
-        let is_kept = holds(ledger, token);
+    ) -> Result<Option<Version>, StoreError> {
+        let mut ledger = revision.ledger.clone();
+        ledger.holders.retain(|holder| holder.identity().is_some());
+        let token = token_of(purpose);
+        let is_kept = holds(&ledger, token);
         if is_kept && matches!(purpose, Purpose::Release(_)) {
             // It is not over yet, and need not have been loaded.
             self.renew(purpose).await?;
         }
         let place = self.place(token);
-        let locks = place.map(|place| &self.passages[place]).and_then(|passage| {
-            let is_granted = || ledger.holders.iter().any(|holder| holder.gate == passage.identity());
-            match passage.state {
-                State::Intended if is_granted() => Some(locking("lock", &lock, &passage.session)),
-                State::Held if !is_kept => Some(locking("unlock", &lock, &passage.session)),
-                _ => None,
-            }
-        });
-        let is_swapped = locks.is_some();
-        let mut operations: Vec<_> = locks.into_iter().collect();
-        operations.push(storing(&self.location.ledger_key(name), &ledger.to_json(), version));
+        let step = place.and_then(|place| self.passages[place].step(&self.location, &ledger, &version.gate));
+        let is_swapped = step.is_some();
+        let (mut operations, gate) = step.unwrap_or_else(|| (Vec::new(), version.gate.clone()));
+        operations.push(storing(&self.location.ledger_key(name), &ledger.to_json(), version.ledger));
         match self.agent.transact(&operations).await? {
-            Ok(versions) => {
+            Ok(index) => {
                 match place {
                     Some(place) if is_kept => {
                         let passage = &mut self.passages[place];
@@ -198,22 +225,17 @@ impl DocumentStore for ConsulStore {
                     Some(place) if is_swapped => self.ended.push(self.passages.remove(place).session),
                     _ => {}
                 }
-                Waiting::note(&mut self.waiting, name, revision.effect, &calls(ledger));
+                Waiting::note(&mut self.waiting, name, revision.effect, &calls(&ledger));
                 self.destroy_ended().await;
-                Ok(versions.last().copied())
+                let gate = if is_swapped { gate.stored(self.location.recipe, index) } else { gate };
+                Ok(Some(Version { ledger: index, gate }))
             }
             Err(Refused { operations: refused, why }) => {
-                if refused.contains(&(operations.len() - 1)) {
-                    self.unstored = Some((version, why));
-                } else if let Some(place) = place {
-                    match self.passages[place].state {
-                        State::Intended => {
-                            self.ended.push(self.passages.remove(place).session);
-                            self.delayed_until = Some(Moment::now() + REFUSED);
-                        }
-                        _ => self.passages[place].state = State::Lost,
-                    }
-                }
+                self.note_refusal(
+                    place.filter(|_| is_swapped && refused.iter().all(|one| *one == 0)),
+                    &version,
+                    why,
+                );
                 Ok(None)
             }
         }
@@ -229,7 +251,7 @@ impl DocumentStore for ConsulStore {
 
     /// Consul notifies of the end of a hold, but not of that of a delay.
     fn is_gate_watched(&self) -> bool {
-        self.last.gate.session.is_some()
+        !self.last.gate.sessions.is_empty()
     }
 
     fn gate_lifetime(&self) -> Option<GateLifetime> {
@@ -253,13 +275,12 @@ impl DocumentStore for ConsulStore {
             return Ok(false);
         }
         let mut sent = Moment::now();
-        let adopted = match (purpose, self.last.gate.session.clone()) {
+        let outer = if matches!(purpose, Purpose::Renew(_)) { outer_hold(&self.last, claim) } else { None };
+        let adopted = match outer.unwrap_or((None, claim.mode)) {
             // The owner of the outer hold has died, and its session is still there.
-            (Purpose::Renew(_), Some(session)) => {
-                self.agent.renew_session(&session).await?.then_some((session, State::Held))
-            }
-            (_, Some(_)) => return Ok(false),
-            (_, None) => None,
+            (Some(session), _) => self.agent.renew_session(&session).await?.then_some((session, State::Held)),
+            (None, mode) if !self.last.gate.admits(mode) => return Ok(false),
+            (None, _) => None,
         };
         let (session, state) = match adopted {
             Some(adopted) => adopted,
@@ -286,8 +307,8 @@ impl DocumentStore for ConsulStore {
             State::Held if passage.is_recorded => return Ok(true),
             State::Held => {
                 // Nothing of the hold is in the ledger, so that it may not be stored.
-                let unlock = locking("unlock", &self.location.lock_key(&claim.name), &passage.session);
-                let _ = self.agent.transact(&[unlock]).await?;
+                let (operations, _) = self.last.gate.left(&self.location, &claim.name, &passage.session);
+                let _ = self.agent.transact(&operations).await?;
             }
             State::Intended => {}
             State::Lost => return Ok(false),
@@ -309,7 +330,7 @@ fn token_of(purpose: &Purpose) -> &str {
 }
 
 impl Store for ConsulStore {
-    type Shape = Documents<u64>;
+    type Shape = Documents<Version>;
 
     fn display(&self) -> &str {
         &self.location.display
@@ -320,7 +341,7 @@ impl Store for ConsulStore {
     }
 
     fn list(&mut self) -> TryReply<'_, Vec<LockName>> {
-        Box::pin(self.names(|reading, ledger| reading.gate.session.is_some() || !ledger.is_idle()))
+        Box::pin(self.names(|reading, ledger| !reading.gate.sessions.is_empty() || !ledger.is_idle()))
     }
 
     fn list_with_history(&mut self) -> TryReply<'_, Vec<LockName>> {

@@ -8,12 +8,16 @@ use super::pool::{Group, Lent, lend};
 use super::server::{free_port, other_version};
 use super::tls::Certificates;
 use super::wait::until;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
 /// What marks a key as a lock.
 pub const LOCK_FLAGS: u64 = 3_304_740_253_564_472_344;
+/// What marks the keys of a semaphore.
+pub const SEMAPHORE_FLAGS: u64 = 16_210_313_421_097_356_768;
 
 /// An agent that is a server, the only one of its datacenter unless it is in an [`Ensemble`](ensemble::Ensemble).
 #[derive(Debug)]
@@ -180,6 +184,48 @@ impl Consul {
             == "true"
     }
 
+    /// Takes a slot of a semaphore as `consul lock -n` does, once. False if all are taken, or another number is agreed on.
+    pub fn take_slot(&self, prefix: &str, limit: u64, session: &str) -> bool {
+        let (mut holders, index, agreed) = self.semaphore(prefix);
+        if holders.len() as u64 >= limit || agreed.is_some_and(|agreed| agreed != limit) {
+            return false;
+        }
+        holders.push(session.to_owned());
+        let contender = json!({"Verb": "lock", "Key": format!("{prefix}/{session}"), "Flags": SEMAPHORE_FLAGS,
+            "Session": session});
+        self.transact(&json!([{"KV": contender}, {"KV": document(prefix, limit, &holders, index)}])) == 200
+    }
+
+    /// Leaves it, and removes the semaphore if nobody holds it then. False if it was not held.
+    pub fn leave_slot(&self, prefix: &str, session: &str) -> bool {
+        let (mut holders, index, agreed) = self.semaphore(prefix);
+        let Some(place) = holders.iter().position(|holder| holder == session) else { return false };
+        holders.remove(place);
+        let contender = json!({"Verb": "delete", "Key": format!("{prefix}/{session}")});
+        let document = match holders.as_slice() {
+            [] => json!({"Verb": "delete-cas", "Key": format!("{prefix}/.lock"), "Index": index}),
+            _ => document(prefix, agreed.unwrap_or_default(), &holders, index),
+        };
+        self.transact(&json!([{"KV": contender}, {"KV": document}])) == 200
+    }
+
+    /// The sessions that hold a semaphore, the index of its document, and the number of holders that it may have.
+    pub fn semaphore(&self, prefix: &str) -> (Vec<String>, u64, Option<u64>) {
+        let pairs = self.json("GET", &format!("kv/{}?recurse", path(&format!("{prefix}/"))), &Value::Null);
+        let pairs: &[Value] = pairs.as_array().map_or(&[], Vec::as_slice);
+        let lock = pairs.iter().find(|pair| pair["Key"] == json!(format!("{prefix}/.lock")));
+        let Some(lock) = lock else { return (Vec::new(), 0, None) };
+        let value = self.value(&format!("{prefix}/.lock")).unwrap_or_default();
+        let value: Value = serde_json::from_str(&value).unwrap_or_default();
+        let is_alive = |session: &String| pairs.iter().any(|pair| pair["Session"] == json!(session));
+        let holders = value["Holders"].as_object().into_iter().flatten().map(|(session, _)| session.clone());
+        (
+            holders.filter(is_alive).collect(),
+            lock["ModifyIndex"].as_u64().unwrap_or(0),
+            value["Limit"].as_u64(),
+        )
+    }
+
     /// Carries out operations together; the status.
     pub fn transact(&self, operations: &Value) -> u16 {
         self.ask("PUT", "txn", operations.to_string().as_bytes()).0
@@ -227,6 +273,14 @@ impl Group for Consul {
     fn renew(&mut self) -> bool {
         self.daemon.is_up() && self.wipe()
     }
+}
+
+/// The operation that stores the document of a semaphore if it still has this index.
+fn document(prefix: &str, limit: u64, holders: &[String], index: u64) -> Value {
+    let holders: Value = holders.iter().map(|session| (session.clone(), json!(true))).collect();
+    let value = STANDARD.encode(json!({"Limit": limit, "Holders": holders}).to_string());
+    let key = format!("{prefix}/.lock");
+    json!({"Verb": "cas", "Key": key, "Value": value, "Flags": SEMAPHORE_FLAGS, "Index": index})
 }
 
 /// A key as part of a path.

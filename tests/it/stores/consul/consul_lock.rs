@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Starts `consul lock` with these arguments before the prefix of the lock x, around a command.
-fn consul_lock(consul: &Consul, arguments: &[&str], command: &str) -> Child {
+pub fn consul_lock(consul: &Consul, arguments: &[&str], command: &str) -> Child {
     let mut lock = Command::new(Consul::program());
     lock.args(["lock", &format!("-http-addr=127.0.0.1:{}", consul.port())]).args(arguments);
     lock.args(["dlock/x", command]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -21,7 +21,7 @@ fn consul_lock(consul: &Consul, arguments: &[&str], command: &str) -> Child {
 }
 
 /// Starts one that holds the lock until its standard input ends.
-fn foreign_holder(consul: &Consul, arguments: &[&str]) -> Child {
+pub fn foreign_holder(consul: &Consul, arguments: &[&str]) -> Child {
     let mut holder = consul_lock(consul, arguments, "echo ready; exec cat");
     let mut line = String::new();
     BufReader::new(holder.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -81,7 +81,7 @@ fn the_key_of_a_semaphore_is_refused_and_left_alone() {
     let refused = run().args(["--wait", "1m"]).sh("echo ran").output();
     let expected = format!(
         "dlock: x on {}: the key dlock/x/.lock is not that of a lock (it lacks the flags 3304740253564472344): another program \
-         uses it, such as consul lock -n; the command did not run\n",
+         uses it, such as consul lock -n (see recipe=semaphore); the command did not run\n",
         consul.url()
     );
     assert_eq!(refused.outcome(), (Exit::Code(78), "", expected.as_str()));

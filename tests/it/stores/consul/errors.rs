@@ -9,8 +9,6 @@ use crate::support::running::Exit;
 
 #[test]
 fn a_url_names_one_agent_and_nothing_else() {
-    let no_semaphore = "recipe= is lock, that of consul lock: dlock has no other on Consul, so use slots of another store \
-                        instead of consul lock -n";
     assert_invalid([
         ("consul://h1,h2", "consul:// takes one agent, such as consul://127.0.0.1:8500"),
         ("consuls://h/locks", "consuls:// has no path: set the prefix of keys with prefix="),
@@ -20,17 +18,22 @@ fn a_url_names_one_agent_and_nothing_else() {
             "consul://me:secret@h",
             "consul:// has no username: a token stands after a colon, as in consul://:TOKEN@HOST",
         ),
-        ("consul://h?recipe=semaphore", no_semaphore),
+        ("consul://h?recipe=mutex", "recipe= is lock or semaphore, not 'mutex'"),
     ]);
 }
 
 #[test]
 fn what_a_session_cannot_do_is_refused_before_an_agent_is_asked() {
-    let url = "consul://127.0.0.1:1";
-    for (option, message) in [
-        (&["--shared"][..], "a lock of Consul has one holder: take it exclusively, or use another store"),
-        (&["--slots", "2"], "a lock of Consul has one holder: take it exclusively, or use another store"),
-        (&["--ttl", "9s"], "Consul's sessions last at least 10s"),
+    let (url, semaphore) = ("consul://127.0.0.1:1", "consul://127.0.0.1:1?recipe=semaphore");
+    let no_slots = "this lock of Consul has one holder: use recipe=semaphore, or take it exclusively";
+    let not_shared = "Consul has no shared locks: take it exclusively, or use another store";
+    let too_short = "Consul's sessions last at least 10s";
+    for (url, option, message) in [
+        (url, &["--shared"][..], not_shared),
+        (url, &["--slots", "2"], no_slots),
+        (url, &["--ttl", "9s"], too_short),
+        (semaphore, &["--shared"], not_shared),
+        (semaphore, &["--slots", "2", "--ttl", "9s"], too_short),
     ] {
         let output = Dlock::run().backend(url).args(option).sh("echo ran").output();
         assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(64), ""), "{}", output.stderr);

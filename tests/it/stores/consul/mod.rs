@@ -10,4 +10,5 @@ mod leaders;
 mod proxies;
 mod requests;
 mod rights;
+mod semaphore;
 mod sockets;

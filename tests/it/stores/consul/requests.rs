@@ -7,12 +7,12 @@ use crate::support::running::Exit;
 use std::process::Stdio;
 
 /// The requests of a run, without those that wait for changes, and without the ids of sessions.
-fn requests(proxy: &HttpProxy) -> Vec<String> {
+fn requests(proxy: &HttpProxy, options: &str, arguments: &[&str]) -> Vec<String> {
     let variable = format!("127.0.0.1:{}", proxy.port());
     let before = proxy.heads().len();
     // So long that the session needs no renewal before the release, however long the run takes.
-    let run = Dlock::run().backend("consul://agent.invalid").args(["--ttl", "10m"]);
-    let run = run.env("http_proxy", variable);
+    let run = Dlock::run().backend(format!("consul://agent.invalid{options}")).args(["--ttl", "10m"]);
+    let run = run.args(arguments).env("http_proxy", variable);
     assert_eq!(run.sh("echo ran").output().outcome(), (Exit::Code(0), "ran\n", ""));
     let heads = proxy.heads().split_off(before);
     let request = |head: &String| {
@@ -33,9 +33,21 @@ fn a_lock_is_taken_with_three_requests_and_released_with_two() {
     let expected =
         ["GET kv/dlock/x/.lock", "PUT session/create", "PUT txn", "PUT txn", "PUT session/destroy"];
     for _ in 0..2 {
-        assert_eq!(requests(&proxy), expected);
+        assert_eq!(requests(&proxy, "", &[]), expected);
     }
     assert_eq!((consul.holder("dlock/x/.lock"), consul.sessions()), (None, Vec::new()));
+}
+
+/// The key of the session, the holders and the ledger change together.
+#[test]
+fn a_slot_is_taken_with_as_many() {
+    let consul = Consul::lent();
+    let proxy = HttpProxy::to(consul.port());
+    let expected = ["GET kv/dlock/x/", "PUT session/create", "PUT txn", "PUT txn", "PUT session/destroy"];
+    for _ in 0..2 {
+        assert_eq!(requests(&proxy, "?recipe=semaphore", &["--slots", "2"]), expected);
+    }
+    assert_eq!((consul.keys(), consul.sessions()), (vec!["dlock/x/.lock.dlock".to_owned()], Vec::new()));
 }
 
 /// The release is decided on what the run knows, and finds out by its write that this is over.

@@ -50,6 +50,11 @@ fn the_printed_rights_are_enough_and_without_one_of_them_it_is_named() {
     assert_eq!(run(&enough).outcome(), (Exit::Code(0), "ran\n", ""));
     let examined = doctor(&url(&enough));
     assert_eq!(examined.exit, Exit::Code(0), "{}", examined.stdout);
+    let semaphore = format!("{}?recipe=semaphore", url(&enough));
+    let slot = place.run().name("y").backend(&semaphore).args(["-q", "--slots", "2"]).sh("echo ran").output();
+    assert_eq!(slot.outcome(), (Exit::Code(0), "ran\n", ""));
+    let examined = doctor(&semaphore);
+    assert_eq!(examined.exit, Exit::Code(0), "{}", examined.stdout);
     for command in [&["status"][..], &["status", "x"], &["status", "--history", "x"]] {
         let output = place.bare().args(["-q", "-b", &url(&enough)]).args(command).output();
         assert_eq!(output.exit, Exit::Code(0), "{output:?}");
