@@ -7,7 +7,7 @@ use super::daemon::{Daemon, Host};
 use super::pool::{Group, Lent, lend};
 use super::server::{free_port, other_version};
 use super::tls::Certificates;
-use super::wait::until;
+use super::wait::{eventually, until};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
@@ -162,7 +162,11 @@ impl Consul {
         if let Some(ttl) = ttl {
             settings["TTL"] = json!(ttl);
         }
-        self.json("PUT", "session/create", &settings)["ID"].as_str().expect("a session").to_owned()
+        // It needs the node of the agent, which is registered a moment after the start.
+        eventually(SOON, "a session", || {
+            let created = self.json("PUT", "session/create", &settings);
+            created["ID"].as_str().map(str::to_owned)
+        })
     }
 
     /// The ids of the sessions of dlock.
