@@ -74,6 +74,11 @@ impl Rig for ConsulRig {
         with(&self.url(), "prefix=")
     }
 
+    /// If the clock of this host had to be moved: the agent's shows whole seconds.
+    fn rounding(&self) -> Duration {
+        Duration::from_secs(1)
+    }
+
     fn url_with_secret(&self, secret: &str) -> Option<String> {
         Some(format!("consul://:{secret}@127.0.0.1:1?prefix=p"))
     }
