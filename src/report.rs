@@ -265,6 +265,7 @@ mod tests {
             holders: vec![holder],
             more: 0,
             position: None,
+            is_outside_queue: false,
             promised: false,
             again: crate::backend::Again::Poll,
         };

@@ -192,6 +192,8 @@ pub struct Busy {
     pub more: usize,
     /// The queue position of the claim, from 1.
     pub position: Option<u32>,
+    /// The queue takes no further waiter: the claim waits without a place in it.
+    pub is_outside_queue: bool,
     /// The lock is free, and it is another waiter's turn: a later attempt will be granted, or find a holder.
     pub promised: bool,
     /// When to try again, even without a notification.

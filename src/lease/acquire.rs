@@ -74,8 +74,10 @@ const POLL: Duration = Duration::from_millis(100);
 /// The first retry after a failure comes after a random part of this, the following ones after at least half of it: a
 /// thousand clients that lost the store together do not return together, and none retries more than twice a second.
 const RECONNECT: Duration = Duration::from_secs(1);
-/// The average pause after a transient error.
+/// The average pause after a transient error, which doubles with each failure in a row ...
 const TRANSIENT_PAUSE: Duration = Duration::from_millis(50);
+/// ... this often.
+const TRANSIENT_DOUBLED: u32 = 3;
 /// The largest random part of the pause after repeated failures.
 const LONGEST_RECONNECT_JITTER: Duration = Duration::from_secs(4);
 /// The average pause before a lock is tried again that is in use with another number of slots: such a claim has no place
@@ -209,7 +211,7 @@ async fn acquire_with_retries(
                 }
                 end = limits.retry_until.filter(|_| !transient);
                 match (ask_again, transient) {
-                    (_, true) => TRANSIENT_PAUSE / 2 + jitter(TRANSIENT_PAUSE),
+                    (_, true) => transient_pause(failures),
                     (true, false) => Duration::ZERO,
                     (false, false) => reconnect_pause(failures),
                 }
@@ -274,6 +276,13 @@ fn reconnect_pause(failures: u32) -> Duration {
         0 | 1 => jitter(RECONNECT),
         more => RECONNECT / 2 + jitter((RECONNECT / 2 * more).min(LONGEST_RECONNECT_JITTER)),
     }
+}
+
+/// Returns the pause after this many failures in a row, the last of which was transient. A deadlock is over at once, and a slot
+/// has soon migrated; a server that is overloaded must not be asked more often because of that.
+fn transient_pause(failures: u32) -> Duration {
+    let pause = TRANSIENT_PAUSE * (1 << failures.saturating_sub(1).min(TRANSIENT_DOUBLED));
+    pause / 2 + jitter(pause)
 }
 
 fn too_late(sent: Moment, validity: Validity) -> StoreError {

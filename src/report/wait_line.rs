@@ -100,8 +100,11 @@ impl<'a> WaitLine<'a> {
             let held = describe_briefly(&name, self.store, &busy);
             self.draw(&format!("dlock: {position}{waited}{left}: {held}"));
         } else {
-            let position =
-                busy.position.map(|position| format!(" at position {position}")).unwrap_or_default();
+            let position = match busy.position {
+                Some(position) => format!(" at position {position}"),
+                None if busy.is_outside_queue => " without a place in the queue".to_owned(),
+                None => String::new(),
+            };
             let held = describe(&name, self.store, &busy);
             let (lock, holder) = (Some(&name), busy.holders.first());
             let details = Details { lock, holder, ..Details::new("info", "waiting") };

@@ -86,7 +86,8 @@ fn busy(reply: BusyReply, recipe: Recipe) -> Busy {
         place => remaining.map_or(Duration::MAX, |rest| rest + delay_after_lease(place)),
     };
     let again = if position.is_some() && !reply.can_be_notified { Again::Poll } else { Again::Within(again) };
-    Busy { holders, more, position, promised: !call_remaining.is_zero(), again }
+    let promised = !call_remaining.is_zero();
+    Busy { holders, more, position, is_outside_queue: false, promised, again }
 }
 
 /// Returns how long after the end of the holder's lease a waiter sends a request, even if it is not notified: the

@@ -9,6 +9,8 @@ use crate::support::running::{Exit, Output};
 use crate::support::web::Web;
 use dlock::backend::Renewal;
 use serde_json::{Value, json};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The longest ledger that takes another waiter, in bytes.
 const LONGEST: usize = 200 << 10;
@@ -58,8 +60,7 @@ fn a_run_waits_without_a_place_in_a_queue_that_is_too_long() {
         assert_eq!(last.queue().await.position.map(|position| position as usize), Some(before + 1));
         let run = place.run().backend(server.url()).args(["-v", "--ttl", "5s", "--wait", "10m"]);
         let mut run = run.sh("echo ran").spawn();
-        // With a place it would be waiting at a position.
-        run.await_stderr("; waiting, 10m left");
+        run.await_stderr("; waiting without a place in the queue, 10m left");
         assert_eq!(waiters(), before + 1);
         assert!(matches!(holder.renew().await, Renewal::Held { .. }));
         holder.release().await;
@@ -130,7 +131,10 @@ fn a_list_whose_state_the_server_has_forgotten_is_continued_in_the_latest() {
 #[test]
 fn the_pause_that_a_busy_server_asks_for_is_reported() {
     let said = "the server has received too many requests and has asked us to try again later";
+    let requests = Arc::new(AtomicUsize::new(0));
+    let counter = requests.clone();
     let web = Web::start(move |_| {
+        counter.fetch_add(1, Ordering::Relaxed);
         let body = json!({"kind": "Status", "status": "Failure", "message": said, "reason": "TooManyRequests", "code": 429});
         Some((429, vec![("Retry-After", "7".to_owned())], body.to_string()))
     });
@@ -142,4 +146,7 @@ fn the_pause_that_a_busy_server_asks_for_is_reported() {
          --retry\n"
     );
     assert_eq!(run.outcome(), (Exit::Code(69), "", expected.as_str()));
+    // The pauses between the attempts become longer.
+    let requests = requests.load(Ordering::Relaxed);
+    assert!((2..=20).contains(&requests), "{requests} requests in 2s");
 }
