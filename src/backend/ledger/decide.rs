@@ -119,8 +119,16 @@ pub fn renew(
         match observed.gate() {
             Gate::Untried => return Decision::PassGate(GateMode::of(mode)),
             Gate::Passed(gate) => {
-                if let Some(mine) = holder_of(ledger, claim) {
-                    mine.gate = gate;
+                if let Some(ticket) =
+                    holder_of(ledger, claim).map(|mine| mine.ticket).filter(|_| gate.is_some())
+                {
+                    // The others that are inside the hold are inside that of this process from now on. Its owner, if it is
+                    // alive, has lost it.
+                    let is_inside =
+                        |other: &&mut HolderEntry| other.family == family && other.ticket != family;
+                    for inside in ledger.holders.iter_mut().filter(is_inside) {
+                        (inside.family, inside.gate) = (ticket, gate);
+                    }
                 }
             }
             Gate::Closed => return Decision::reply(Renewal::Lost(Loss::Taken)),
@@ -354,4 +362,57 @@ fn other_slots(ledger: &Ledger, claim: &Claim, observed: &dyn Observed) -> Optio
         .iter()
         .find_map(|holder| other(holder.mode))
         .or_else(|| ahead.filter(|waiter| waiter.has_owner(observed)).find_map(|waiter| other(waiter.mode)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::observed::{GateLifetime, Now};
+    use super::*;
+    use crate::lock::{LockName, Token};
+
+    /// A store whose gate ends with the session that has passed it, at this second.
+    struct Gated(u64, Gate);
+
+    impl Observed for Gated {
+        fn now(&self) -> Now {
+            Now { clock: Duration::from_secs(self.0), wall: self.0 * 1_000_000 }
+        }
+
+        fn gate(&self) -> Gate {
+            self.1
+        }
+
+        fn gate_lifetime(&self) -> Option<GateLifetime> {
+            Some(GateLifetime::Session)
+        }
+    }
+
+    fn claim_of(token: &str) -> Claim {
+        Claim::new(LockName::new("x").expect("a name"), Token::from_text(token), Duration::from_secs(30))
+    }
+
+    #[test]
+    fn runs_whose_outer_hold_has_ended_are_inside_that_of_the_first_that_takes_over() {
+        let (passed, own) = (Gate::Passed(Some((1, 1))), Gate::Passed(Some((2, 2))));
+        let mut ledger = Ledger::default();
+        grant(&mut ledger, &Gated(0, passed), &claim_of("outer"), Some((1, 1)), None);
+        for token in ["one", "two"] {
+            let outer = ledger.holders[0].clone();
+            assert!(enter(&mut ledger, &Gated(10, Gate::Untried), &claim_of(token), &outer).is_ok());
+        }
+        let [one, two] = ["one", "two"].map(claim_of);
+        let mut renewal = |claim: &Claim, gate| renew(&mut ledger, &Gated(35, gate), claim, Duration::ZERO);
+        assert!(matches!(renewal(&one, Gate::Untried), Decision::PassGate(GateMode::Exclusive)));
+        let held = |decision| matches!(decision, Decision::Done { value: Renewal::Held { .. }, .. });
+        assert!(held(renewal(&one, own)));
+        assert!(held(renewal(&two, Gate::Untried)), "it has not lost the lock to the other one");
+        assert!(ledger.holders[1..].iter().all(|holder| holder.gate == Some((2, 2))));
+        let mut ends = |claim: &Claim, gate| {
+            let ended = release(&mut ledger, &Gated(36, gate), claim, Duration::ZERO, Ending::default());
+            matches!(ended, Decision::Done { value: Release::Released, .. })
+        };
+        assert!(!ends(&one, own), "the other one is inside its hold");
+        assert!(ends(&two, Gate::Untried), "neither waits for the other one for ever");
+        assert!(ends(&one, own));
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::observed::{GateMode, Observed, is_in_session};
+use super::observed::{GateMode, Observed};
 use super::queue::leave_queue;
 use super::room::Room;
 use super::store::{Decision, Effect, Watch};
@@ -50,8 +50,8 @@ pub(super) fn enter(
     };
     let (mode, family, gate) = (outer.mode, Some(outer.family), outer.gate);
     // The gate belongs to the process that passed it; if that ends first, the next renewal passes it again, and has to come
-    // before the session ends.
-    let lease = outer.lease.filter(|_| is_in_session(observed)).map(|lease| lease.min(claim.ttl));
+    // before the gate is open to others.
+    let lease = outer.lease.filter(|_| observed.gate_lifetime().is_some()).map(|lease| lease.min(claim.ttl));
     let entered = NewHold { mode, family, slot, fencing, gate, lease, undated: None };
     Ok(hold(ledger, observed, claim, entered, vec![Watch::Holder(outer.family)]))
 }

@@ -251,8 +251,10 @@ impl HolderEntry {
     ) -> Option<Duration> {
         match observed.lifetime() {
             Lifetime::OfLease => {
-                // A session lasts as long as was requested when it passed the gate, and a run nested in its hold keeps to that.
-                let granted = self.lease.filter(|_| is_in_session(observed));
+                // A session lasts as long as was requested when it passed the gate. A run nested in a hold keeps to the lease of
+                // its gate.
+                let is_inside = self.ticket != self.family && observed.gate_lifetime().is_some();
+                let granted = self.lease.filter(|_| is_in_session(observed) || is_inside);
                 let ttl = granted.unwrap_or(claim.ttl);
                 self.lease_ends = Some(observed.end_of(ttl.max(rest)));
                 self.lease = Some(ttl);

@@ -183,7 +183,8 @@ impl Observation {
         let Some(gate) = store.passed(purpose) else { return Ok(true) };
         let has_lease = self.lifetime == Some(GateLifetime::Lease);
         let mine = ledger.holders.iter().find(|holder| holder.token == claim.token.reveal());
-        if mine.is_some_and(|mine| mine.ended_at.is_none() || !has_lease) {
+        let is_held = |mine: &HolderEntry| mine.ended_at.is_none() && mine.counts(&self.now);
+        if mine.is_some_and(|mine| is_held(mine) || !has_lease) {
             return Ok(true);
         }
         // The processes inside the hold pass the gate themselves before their leases end.

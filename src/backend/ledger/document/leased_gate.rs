@@ -145,6 +145,12 @@ impl Passages {
             }
         }
         let occupant = gate.occupant(name).await?;
+        // A run that is nested in another hold extends that as well: its owner may be dead.
+        if let (Purpose::Renew(claim), Some(Occupant { identity: Some(its), .. })) = (purpose, &occupant)
+            && claim.outer.iter().any(|outer| identity(outer) == *its)
+        {
+            gate.extend(name, *its, claim.ttl).await?;
+        }
         if let (Some((key, claim)), Some(occupant)) = (mine, &occupant)
             && occupant.identity == Some(key.1)
             // It was passed with this token by another client.
