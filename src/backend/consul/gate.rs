@@ -54,8 +54,6 @@ pub(super) struct Gate {
     pub limit: u32,
     /// The index of the document of a semaphore; 0 if there is none.
     pub index: u64,
-    /// A program holds the semaphore or waits for it.
-    pub is_in_use: bool,
 }
 
 impl Gate {
@@ -86,7 +84,6 @@ impl Gate {
             sessions: holders.into_iter().flatten().map(|(session, _)| session).collect(),
             limit,
             index: lock.map_or(0, |pair| pair.modify_index),
-            is_in_use: !contenders.is_empty(),
         }
         .without(|session| !contenders.contains(session))
     }
@@ -110,10 +107,11 @@ impl Gate {
         }
     }
 
-    /// Returns whether one more session may hold it in this mode. Those that use a semaphore agree on the number of holders.
+    /// Returns whether one more session may hold it in this mode. The holders of a semaphore agree on their number; one that has
+    /// crashed may have left its number behind.
     pub fn admits(&self, mode: Mode) -> bool {
         let slots = slots(mode);
-        let is_agreed = [0, slots].contains(&self.limit) || !self.is_in_use;
+        let is_agreed = self.limit == slots || self.sessions.is_empty();
         is_agreed && self.sessions.len() < slots as usize
     }
 
@@ -130,7 +128,7 @@ impl Gate {
         session: &str,
         mode: Mode,
     ) -> (Vec<Value>, Gate) {
-        let mut after = Gate { limit: slots(mode), is_in_use: true, ..self.clone() };
+        let mut after = Gate { limit: slots(mode), ..self.clone() };
         after.sessions.push(session.to_owned());
         let lock = location.lock_key(name);
         let operations = match location.recipe {
@@ -157,13 +155,22 @@ impl Gate {
         (operations, after)
     }
 
+    /// Returns how the document of a semaphore without holders is removed that one of them has left behind; empty without one.
+    pub fn cleared(&self, location: &Location, name: &LockName) -> Vec<Value> {
+        match self.sessions.is_empty() && self.index != 0 {
+            true => vec![self.storing(&location.lock_key(name))],
+            false => Vec::new(),
+        }
+    }
+
     /// Returns it as it is when its document was stored at this index.
     pub fn stored(self, recipe: Recipe, index: u64) -> Gate {
         let has_document = recipe == Recipe::Semaphore && !self.sessions.is_empty();
         Gate { index: if has_document { index } else { 0 }, ..self }
     }
 
-    fn without(mut self, is_gone: impl Fn(&str) -> bool) -> Gate {
+    /// Returns it without these sessions.
+    pub fn without(mut self, is_gone: impl Fn(&str) -> bool) -> Gate {
         self.sessions.retain(|session| !is_gone(session));
         self
     }

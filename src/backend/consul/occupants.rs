@@ -1,5 +1,7 @@
 //! Who holds a lock, for its ledger.
 
+use std::time::Duration;
+
 use super::agent::{Reading, identity};
 use super::gate::Gate;
 use super::location::Recipe;
@@ -48,12 +50,14 @@ pub(super) fn add_foreign(ledger: &mut Ledger, gate: &Gate, now: Now) {
     kept_out.for_each(|waiter| waiter.called = None);
 }
 
-/// Returns the session of the hold that a claim is part of, if it still holds the lock, and the mode of that hold.
-pub(super) fn outer_hold(reading: &Reading, claim: &Claim) -> Option<(Option<String>, Mode)> {
+/// Returns the session of the hold that a claim is part of, if it still holds the lock, and how long that lasts, and the mode of
+/// that hold.
+pub(super) fn outer_hold(reading: &Reading, claim: &Claim) -> Option<(Option<(String, Duration)>, Mode)> {
     let ledger = Ledger::parse(&reading.ledger).ok()?;
     let mine = ledger.holders.iter().find(|holder| holder.token == claim.token.reveal())?;
     let is_its = |session: &&String| mine.gate.is_some() && identity(session) == mine.gate;
-    Some((reading.gate.sessions.iter().find(is_its).cloned(), mine.mode))
+    let session = reading.gate.sessions.iter().find(is_its).cloned();
+    Some((session.map(|session| (session, mine.lease.unwrap_or(claim.ttl))), mine.mode))
 }
 
 #[cfg(test)]

@@ -7,9 +7,9 @@ use serde_json::Value;
 use super::agent::identity;
 use super::gate::Gate;
 use super::location::Location;
-use crate::backend::ledger::Ledger;
+use crate::backend::ledger::{HolderEntry, Ledger};
 use crate::clock::Moment;
-use crate::lock::LockName;
+use crate::lock::{LockName, Mode};
 
 /// A session that holds a lock, or is about to.
 pub(super) struct Passage {
@@ -57,12 +57,24 @@ impl Passage {
         };
     }
 
+    /// Returns the mode in which its session is about to take the lock, when this ledger is stored.
+    fn intended(&self, ledger: &Ledger) -> Option<Mode> {
+        let is_granted = |holder: &&HolderEntry| holder.gate == self.identity();
+        let granted = ledger.holders.iter().find(is_granted).filter(|_| self.state == State::Intended);
+        granted.map(|holder| holder.mode)
+    }
+
+    /// Returns whether others have taken the lock since it was decided that its session takes it.
+    pub fn is_kept_out(&self, ledger: &Ledger, gate: &Gate) -> bool {
+        self.intended(ledger).is_some_and(|mode| !gate.admits(mode))
+    }
+
     /// Returns what its session does when this ledger is stored, and who holds the lock then; `None` for nothing.
     pub fn step(&self, location: &Location, ledger: &Ledger, gate: &Gate) -> Option<(Vec<Value>, Gate)> {
         match self.state {
             State::Intended => {
-                let granted = ledger.holders.iter().find(|holder| holder.gate == self.identity())?;
-                Some(gate.taken(location, &self.name, &self.session, granted.mode))
+                let mode = self.intended(ledger)?;
+                Some(gate.taken(location, &self.name, &self.session, mode))
             }
             State::Held if ledger.holders.iter().all(|holder| holder.token != self.token) => {
                 Some(gate.left(location, &self.name, &self.session))

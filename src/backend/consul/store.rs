@@ -96,13 +96,8 @@ impl ConsulStore {
         Ok(())
     }
 
-    /// Notes why nothing was stored: with a `place`, its session could not lock a key, or has lost it; otherwise another
-    /// client was faster, or the server refuses to store this.
-    fn note_refusal(&mut self, place: Option<usize>, version: &Version, why: String) {
-        let Some(place) = place else {
-            self.unstored = Some((version.indices(), why));
-            return;
-        };
+    /// Notes that the session of this passage could not lock a key, or has lost it.
+    fn note_refusal(&mut self, place: usize) {
         match self.passages[place].state {
             State::Intended => {
                 self.ended.push(self.passages.remove(place).session);
@@ -171,7 +166,9 @@ impl DocumentStore for ConsulStore {
         };
         let (recipe, now) = (self.location.recipe, self.agent.clock().now());
         if recipe == Recipe::Semaphore {
-            add_foreign(&mut ledger, &version.gate, now);
+            let own = self.passages.iter().filter(|one| one.name == *name && one.state != State::Lost);
+            let own: Vec<&str> = own.map(|passage| passage.session.as_str()).collect();
+            add_foreign(&mut ledger, &version.gate.clone().without(|session| own.contains(&session)), now);
         }
         for passage in self.passages.iter_mut().filter(|passage| passage.name == *name) {
             passage.observe(&version.gate.sessions, holds(&ledger, &passage.token));
@@ -207,10 +204,18 @@ impl DocumentStore for ConsulStore {
             // It is not over yet, and need not have been loaded.
             self.renew(purpose).await?;
         }
-        let place = self.place(token);
+        let mut place = self.place(token);
+        if let Some(one) = place.take_if(|place| self.passages[*place].is_kept_out(&ledger, &version.gate)) {
+            self.ended.push(self.passages.remove(one).session);
+            self.destroy_ended().await;
+            return Ok(None);
+        }
         let step = place.and_then(|place| self.passages[place].step(&self.location, &ledger, &version.gate));
         let is_swapped = step.is_some();
         let (mut operations, gate) = step.unwrap_or_else(|| (Vec::new(), version.gate.clone()));
+        if !is_swapped && matches!(purpose, Purpose::Release(_)) {
+            operations = version.gate.cleared(&self.location, name);
+        }
         operations.push(storing(&self.location.ledger_key(name), &ledger.to_json(), version.ledger));
         match self.agent.transact(&operations).await? {
             Ok(index) => {
@@ -231,11 +236,11 @@ impl DocumentStore for ConsulStore {
                 Ok(Some(Version { ledger: index, gate }))
             }
             Err(Refused { operations: refused, why }) => {
-                self.note_refusal(
-                    place.filter(|_| is_swapped && refused.iter().all(|one| *one == 0)),
-                    &version,
-                    why,
-                );
+                if refused.contains(&(operations.len() - 1)) {
+                    self.unstored = Some((version.indices(), why));
+                } else if let Some(place) = place.filter(|_| is_swapped && refused.contains(&0)) {
+                    self.note_refusal(place);
+                }
                 Ok(None)
             }
         }
@@ -278,20 +283,23 @@ impl DocumentStore for ConsulStore {
         let outer = if matches!(purpose, Purpose::Renew(_)) { outer_hold(&self.last, claim) } else { None };
         let adopted = match outer.unwrap_or((None, claim.mode)) {
             // The owner of the outer hold has died, and its session is still there.
-            (Some(session), _) => self.agent.renew_session(&session).await?.then_some((session, State::Held)),
+            (Some((session, ttl)), _) => {
+                let is_there = self.agent.renew_session(&session).await?;
+                is_there.then_some((session, ttl, State::Held))
+            }
             (None, mode) if !self.last.gate.admits(mode) => return Ok(false),
             (None, _) => None,
         };
-        let (session, state) = match adopted {
+        let (session, ttl, state) = match adopted {
             Some(adopted) => adopted,
             None => {
                 sent = Moment::now();
-                (self.agent.create_session(claim.ttl).await?, State::Intended)
+                (self.agent.create_session(claim.ttl).await?, claim.ttl, State::Intended)
             }
         };
         let token = claim.token.reveal();
         self.passages.retain(|passage| passage.token != token);
-        let (token, name, ttl) = (token.to_owned(), claim.name.clone(), claim.ttl);
+        let (token, name) = (token.to_owned(), claim.name.clone());
         self.passages.push(Passage { token, name, session, ttl, renewed: sent, state, is_recorded: false });
         Ok(true)
     }
