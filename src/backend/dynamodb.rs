@@ -38,7 +38,13 @@ impl backend::Location for Location {
         self.security.check_login(None)
     }
 
-    fn check_name(&self, _: &LockName) -> Result<(), UrlError> {
+    fn check_name(&self, name: &LockName) -> Result<(), UrlError> {
+        if self.recipe == Recipe::LockClient && !self.lock_key(name).ends_with(name.as_str()) {
+            return Err(UrlError::new(
+                "its key would be another one for AWS's lock client: with recipe=lock-client, a name has only ASCII characters, \
+                 no % and no / (what is before a slash belongs into the path of the URL)",
+            ));
+        }
         Ok(())
     }
 

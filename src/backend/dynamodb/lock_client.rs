@@ -157,7 +157,7 @@ impl LeasedGate for Items<'_> {
     async fn end(&mut self, name: &LockName, identity: Identity, rest: Duration) -> Result<bool, StoreError> {
         let time = self.time().await?;
         self.change(name, identity, |item| match rest.is_zero() {
-            true => Item { is_released: true, ..item.clone() },
+            true => Item { is_released: true, version: uuid(), ..item.clone() },
             false => item.extended(rest, time + rest),
         })
         .await
@@ -271,20 +271,29 @@ impl LockClient {
         self.passages.end_others(&mut items, name, purpose, before, after).await
     }
 
-    /// Returns whether another program that was last seen with the lock does not have it any more. Asks only about that.
+    /// Returns whether the lock is free although nobody has called a waiter of this ledger: another program had it, or a dlock
+    /// that the ledger does not list. Asks only about those.
     ///
     /// # Errors
     /// The store could not be queried.
-    pub async fn is_left(&mut self, table: &mut Table, name: &LockName) -> Result<bool, StoreError> {
-        let is_foreign = |seen: &Seen| {
-            !seen.is_free && matches!(&seen.found, Found::Lock(item) if identity_in(&item.owner).is_none())
+    pub async fn is_left(
+        &mut self,
+        table: &mut Table,
+        name: &LockName,
+        ledger: &Ledger,
+    ) -> Result<bool, StoreError> {
+        let is_listed = |identity| ledger.holders.iter().any(|holder| holder.gate == Some(identity));
+        let is_unlisted = |seen: &Seen| match &seen.found {
+            Found::Lock(item) => !seen.is_free && !identity_in(&item.owner).is_some_and(is_listed),
+            Found::Nothing | Found::Other => false,
         };
-        if !self.seen.get(name).is_some_and(is_foreign) {
-            return Ok(false);
-        }
+        let is_asked = self.seen.get(name).is_some_and(is_unlisted);
         let mut items = Items { table, seen: &mut self.seen };
-        items.read(name).await?;
-        Ok(items.is_free(name))
+        if is_asked {
+            items.read(name).await?;
+        }
+        let has_call = ledger.waiters.iter().any(|waiter| waiter.called.is_some());
+        Ok(items.is_free(name) && ledger.holders.is_empty() && !has_call)
     }
 
     /// See [`Store::end_foreign`](crate::backend::ledger::Store::end_foreign). The holder notices it by the version.

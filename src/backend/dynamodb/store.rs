@@ -127,15 +127,16 @@ impl DynamoStore {
     /// Reads the item for the waiter, and returns what has changed for it.
     async fn look(&mut self, name: &LockName) -> Result<Option<Change>, StoreError> {
         let key = self.location.key(name);
-        let change = match self.table.read(&key).await?.content {
-            Content::Lock(_, _, version) if self.poller.seen() == Some(version.as_str()) => None,
-            Content::Lock(ledger, _, version) => self.poller.change(Some((&ledger, version))),
-            Content::Missing | Content::Foreign(_) => self.poller.change(None),
+        let (change, ledger) = match self.table.read(&key).await?.content {
+            Content::Lock(ledger, _, version) if self.poller.seen() == Some(version.as_str()) => {
+                (None, ledger)
+            }
+            Content::Lock(ledger, _, version) => (self.poller.change(Some((&ledger, version))), ledger),
+            Content::Missing | Content::Foreign(_) => (self.poller.change(None), Box::default()),
         };
-        // Another program calls nobody.
         if change.is_none()
             && let Some(gate) = &mut self.gate
-            && gate.is_left(&mut self.table, name).await?
+            && gate.is_left(&mut self.table, name, &ledger).await?
         {
             return Ok(Some(Change::OurTurn));
         }
