@@ -210,9 +210,10 @@ impl<'a> LockWait<'a> {
             self.reporter.granted(&claim.name, waited, held.grant.fencing);
             match held.grant.lease {
                 // Once, although the server limits the leases of all of them. That the default is a little too long on
-                // a server is no reason for a warning at every run.
+                // a server, or longer than that of the outer hold, is no reason for a warning at every run.
                 Some(lease)
                     if index == 0
+                        && claim.outer.is_empty()
                         && lease + ROUNDED < claim.ttl
                         && (self.is_ttl_chosen || lease < claim.ttl / 2) =>
                 {
