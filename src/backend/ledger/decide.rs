@@ -110,7 +110,7 @@ pub fn renew(
         return Decision::reply(Renewal::Lost(if is_taken { Loss::Taken } else { Loss::Gone }));
     };
     let (lease, revoked) = (mine.extend(claim, rest, observed), mine.revoked.clone());
-    let (family, mode) = (mine.family, mine.mode);
+    let (ticket, family, mode) = (mine.ticket, mine.family, mine.mode);
     let keeps_gate = |owner: &HolderEntry| owner.has_owner(observed) && !observed.is_gate_replaced(owner);
     let owner = ledger.holders.iter().find(|holder| holder.ticket == family);
     if !owner.is_some_and(|owner| owner.token == claim.token.reveal() || keeps_gate(owner)) {
@@ -118,17 +118,14 @@ pub fn renew(
         // first.
         match observed.gate() {
             Gate::Untried => return Decision::PassGate(GateMode::of(mode)),
+            // There is none.
+            Gate::Passed(None) => {}
             Gate::Passed(gate) => {
-                if let Some(ticket) =
-                    holder_of(ledger, claim).map(|mine| mine.ticket).filter(|_| gate.is_some())
-                {
-                    // The others that are inside the hold are inside that of this process from now on. Its owner, if it is
-                    // alive, has lost it.
-                    let is_inside =
-                        |other: &&mut HolderEntry| other.family == family && other.ticket != family;
-                    for inside in ledger.holders.iter_mut().filter(is_inside) {
-                        (inside.family, inside.gate) = (ticket, gate);
-                    }
+                // The others that are inside the hold are inside that of this process from now on. Its owner, if it is
+                // alive, has lost it.
+                let is_inside = |other: &&mut HolderEntry| other.family == family && other.ticket != family;
+                for inside in ledger.holders.iter_mut().filter(is_inside) {
+                    (inside.family, inside.gate) = (ticket, gate);
                 }
             }
             Gate::Closed => return Decision::reply(Renewal::Lost(Loss::Taken)),
