@@ -40,8 +40,8 @@ pub struct Supervisor {
     forwarder: Forwarder,
     command_ended: bool,
     heartbeat: Heartbeat,
-    /// The guard has begun to stop the tree because no renewal was acknowledged in time.
-    deadline_noticed: bool,
+    /// The guard has begun to kill the tree, or to stop it because no renewal was acknowledged in time.
+    guard_has_acted: bool,
     /// Children that dlock did not create: those of the program that replaced itself with dlock, and, if dlock is the
     /// first process of a PID namespace, its orphans.
     strangers: HashSet<i32>,
@@ -72,7 +72,7 @@ impl Supervisor {
             forwarder: Forwarder::new(argv),
             command_ended: false,
             heartbeat: Heartbeat::default(),
-            deadline_noticed: false,
+            guard_has_acted: false,
             strangers,
         }
     }
@@ -187,8 +187,8 @@ impl Supervisor {
 
     /// Returns whether the guard has reported that it kills the tree, or stops it because no renewal was acknowledged in
     /// time.
-    pub fn deadline_noticed(&self) -> bool {
-        self.deadline_noticed
+    pub fn guard_has_acted(&self) -> bool {
+        self.guard_has_acted
     }
 
     /// The tree has to be stopped now: a guard that cannot do that must be detected soon, and one that has not read its
@@ -313,7 +313,7 @@ impl Supervisor {
 
     fn note(&mut self, event: &Event) {
         match event {
-            Event::DeadlineReached | Event::Killing => self.deadline_noticed = true,
+            Event::DeadlineReached | Event::Killing => self.guard_has_acted = true,
             Event::Ended(_) => {
                 self.command_ended = true;
                 for signal in self.forwarder.finish() {

@@ -298,7 +298,7 @@ impl Supervision<'_> {
         if self.run.plan.settings.on_lost() == OnLost::Kill || is_revoked {
             self.checked = true;
             self.supervised.stopped.get_or_insert(Stopped::Deadline(lock));
-            if !self.supervisor.deadline_noticed() {
+            if !self.supervisor.guard_has_acted() {
                 return self.guard_lost("the guard process has missed the deadline".into());
             }
             return Progress::GoOn;
