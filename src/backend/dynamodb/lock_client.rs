@@ -12,7 +12,7 @@ mod lock_item;
 use std::collections::HashMap;
 use std::time::Duration;
 
-use self::lock_item::{Found, Item, digest_of, uuid};
+use self::lock_item::{Found, Item, digest_of};
 use super::table::{Table, Updated, date};
 use crate::backend::admin::Removal;
 use crate::backend::ledger::document::leased_gate::{
@@ -157,7 +157,7 @@ impl LeasedGate for Items<'_> {
     async fn end(&mut self, name: &LockName, identity: Identity, rest: Duration) -> Result<bool, StoreError> {
         let time = self.time().await?;
         self.change(name, identity, |item| match rest.is_zero() {
-            true => Item { is_released: true, version: uuid(), ..item.clone() },
+            true => item.released(),
             false => item.extended(rest, time + rest),
         })
         .await
@@ -309,7 +309,7 @@ impl LockClient {
         let mut items = Items { table, seen: &mut self.seen };
         match items.read(name).await? {
             Found::Lock(item) if !items.is_free(name) && shown.digest == Some(digest_of(&item.owner)) => {
-                let after = Item { is_released: true, version: uuid(), ..item.clone() };
+                let after = item.released();
                 let found = items.write(name, Some(&item), &after).await?;
                 Ok(if found == Found::Lock(after) { Removal::Removed } else { Removal::Changed })
             }

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `ownerName` | the holder |
 //! | `leaseDuration` | its lease in milliseconds, as a text |
-//! | `recordVersionNumber` | a UUID that each change but a release replaces |
+//! | `recordVersionNumber` | a UUID that each change replaces; that client keeps it in a release |
 //! | `isReleased` | there once the lock is released; that client may delete the item instead |
 //! | `dlockEnds` | when the lease of a dlock ends, in seconds since 1970 by the store's clock |
 
@@ -93,6 +93,11 @@ impl Item {
         Item { lease, ends, version: uuid(), ..self.clone() }
     }
 
+    /// Returns the same hold as it is when it was released.
+    pub fn released(&self) -> Item {
+        Item { is_released: true, version: uuid(), ..self.clone() }
+    }
+
     /// Returns the holder, whose version was seen for this long.
     pub fn holder(&self, seen: Duration) -> Holder {
         Holder {
@@ -152,7 +157,7 @@ fn whole_millis(span: Duration) -> Duration {
 }
 
 /// Returns a new version.
-pub(super) fn uuid() -> String {
+fn uuid() -> String {
     let id = random::id();
     [&id[..8], &id[8..12], &id[12..16], &id[16..20], &id[20..]].join("-")
 }
