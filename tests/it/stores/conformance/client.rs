@@ -8,6 +8,8 @@ use dlock::backend::{
     TryReply,
 };
 use dlock::lock::{Claim, Grant, Holder, LockName, Mode, Token};
+use futures_util::future::join_all;
+use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -129,6 +131,24 @@ impl Client {
             Attempt::Granted(grant) => grant,
             other => panic!("{}: {other:?}", self.claim.name),
         }
+    }
+
+    /// Renews the hold 20 times a second until the others have joined the queue. The last renewal is carried out as well: its
+    /// requests are not counted with later ones.
+    pub async fn renew_while_joining(&mut self, waiters: &mut [Self]) {
+        let have_joined = Cell::new(false);
+        let joining = async {
+            join_all(waiters.iter_mut().map(Self::queue)).await;
+            have_joined.set(true);
+        };
+        let renewing = async {
+            while !have_joined.get() {
+                let renewal = self.renew().await;
+                assert!(matches!(renewal, Renewal::Held { .. }), "{renewal:?}");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        tokio::join!(joining, renewing);
     }
 
     /// Sends one request, which must be refused. Returns the first holder.

@@ -9,7 +9,6 @@ use crate::support::running::Exit;
 use dlock::backend::{Attempt, Renewal};
 use futures_util::future::join_all;
 use serde_json::json;
-use std::cell::Cell;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 fn clients(server: &Dynamo, count: usize) -> Vec<Client> {
@@ -104,20 +103,7 @@ fn fifty_waiters_that_have_joined_only_read_and_no_renewal_fails() {
         let mut holder = Client::at(&server.url(), "x");
         holder.acquire().await;
         let mut waiters = clients(&server, 50);
-        let have_joined = Cell::new(false);
-        let joining = async {
-            join_all(waiters.iter_mut().map(Client::queue)).await;
-            have_joined.set(true);
-        };
-        // Each of them is carried out before the requests are counted.
-        let renewing = async {
-            while !have_joined.get() {
-                let renewal = holder.renew().await;
-                assert!(matches!(renewal, Renewal::Held { .. }), "{renewal:?}");
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-        };
-        tokio::join!(joining, renewing);
+        holder.renew_while_joining(&mut waiters).await;
         let before = server.count("UpdateItem");
         // Heartbeats: they only read.
         join_all(waiters.iter_mut().map(Client::queue)).await;

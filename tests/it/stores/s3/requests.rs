@@ -6,9 +6,7 @@ use crate::stores::conformance::rig::on_one_thread;
 use crate::support::web::Web;
 use dlock::backend::{Attempt, Renewal};
 use futures_util::future::join_all;
-use std::cell::Cell;
 use std::collections::HashMap;
-use std::time::Duration;
 
 fn clients(web: &Web, count: usize) -> Vec<Client> {
     (0..count).map(|_| Client::at(&url(web.port()), "x")).collect()
@@ -40,20 +38,7 @@ fn fifty_waiters_that_have_joined_only_read_and_no_renewal_fails() {
         let mut holder = Client::at(&url(web.port()), "x");
         holder.acquire().await;
         let mut waiters = clients(&web, 50);
-        let have_joined = Cell::new(false);
-        let joining = async {
-            join_all(waiters.iter_mut().map(Client::queue)).await;
-            have_joined.set(true);
-        };
-        // Each of them is carried out before the requests are counted.
-        let renewing = async {
-            while !have_joined.get() {
-                let renewal = holder.renew().await;
-                assert!(matches!(renewal, Renewal::Held { .. }), "{renewal:?}");
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-        };
-        tokio::join!(joining, renewing);
+        holder.renew_while_joining(&mut waiters).await;
         let before = writes(&web);
         // Heartbeats: they only read.
         join_all(waiters.iter_mut().map(Client::queue)).await;
