@@ -50,25 +50,48 @@ pub struct Record {
     /// Why the lock was revoked.
     #[serde(default, deserialize_with = "secret::optional_text", skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// The command ended with status 0 although it was told to end, or although the hold had been revoked or lost by then:
+    /// it may have left its work unfinished.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub interrupted: bool,
     /// The error that ended the run.
     #[serde(default, deserialize_with = "secret::optional_text", skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
 impl Record {
-    /// Returns whether it is about a hold of the lock. Such records are kept apart from the others, so that many
-    /// runs that did not get the lock do not displace the one that did.
-    pub fn has_held(&self) -> bool {
-        self.held_ms.is_some() || self.fencing_token.is_some()
+    /// Returns which quota of the history it counts against.
+    pub fn kind(&self) -> RecordKind {
+        match self.held_ms.is_some() || self.fencing_token.is_some() {
+            true if self.has_succeeded() => RecordKind::Succeeded,
+            true => RecordKind::Held,
+            false => RecordKind::Missed,
+        }
+    }
+
+    /// Returns whether it is about a run that has done its work, by the rules of `--once-per`.
+    pub fn has_succeeded(&self) -> bool {
+        self.outcome == "ran" && self.exit_status == Some(0) && !self.interrupted
     }
 
     /// Returns whether everything went well.
     pub fn went_well(&self) -> bool {
         match self.outcome.as_str() {
-            "ran" => self.exit_status == Some(0),
+            "ran" => self.has_succeeded(),
             outcome => matches!(outcome, ACQUIRED | RELEASED | "done"),
         }
     }
+}
+
+/// The kinds of records. Each has its own quota, so that many of one kind do not displace the last one of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordKind {
+    /// Of runs that have done their work.
+    Succeeded,
+    /// Of other holds.
+    Held,
+    /// Of runs that did not get the lock.
+    Missed,
 }
 
 /// A record, and when the store stored it, in ms since 1970 by the store's clock.

@@ -126,6 +126,7 @@ fn record((at, record): &NotedRecord) -> Value {
         "dlock_exit": record.dlock_exit,
         "exit_status": record.exit_status,
         "signal": record.signal,
+        "interrupted": record.interrupted,
     });
     let holder = record.holder.as_ref().map(
         |Identity { host, pid, user, command, .. }| json!({"host": host, "pid": pid, "user": user, "command": command}),

@@ -238,6 +238,7 @@ impl RunReport {
             holder: self.holder.as_ref().and_then(|holder| holder.identity.as_ref()).map(other),
             held_lock: self.other_lock(lock),
             reason: self.reason.as_deref().map(short),
+            interrupted: false,
             error: self.cause_for(lock).or(self.error.clone()).as_deref().map(short),
         }
     }

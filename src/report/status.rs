@@ -210,6 +210,7 @@ fn time_at(ms: u64, zone: Zone) -> String {
 
 fn outcome(record: &Record) -> (String, Colour) {
     match (record.outcome.as_str(), record.exit_status, record.signal) {
+        ("ran", Some(0), _) if record.interrupted => ("ok, interrupted".to_owned(), Colour::Yellow),
         ("ran", Some(0), _) => ("ok".to_owned(), Colour::Green),
         ("ran", Some(status), _) => (format!("exit {status}"), Colour::Red),
         ("ran", None, Some(signal)) => (format!("signal {signal}"), Colour::Red),

@@ -143,11 +143,15 @@ pub fn release(
     rest: Duration,
     ending: Ending<'_>,
 ) -> Decision<Release> {
+    // One whose command had ended before has only been kept since.
+    let is_revoked =
+        holder_of(ledger, claim).is_some_and(|mine| mine.revoked.is_some() && mine.ended_at.is_none());
     let decision = release_hold(ledger, observed, claim, rest, ending.success);
-    if let Some(record) = ending.record
-        && !matches!(decision, Decision::Done { value: Release::NotYet(_), .. })
-    {
-        add_record(ledger, observed, record);
+    let Decision::Done { value, .. } = &decision else { return decision };
+    if let (Some(record), false) = (ending.record, matches!(value, Release::NotYet(_))) {
+        let is_lost = matches!(value, Release::NotHeld);
+        let interrupted = record.interrupted || record.has_succeeded() && (is_revoked || is_lost);
+        add_record(ledger, observed, &Record { interrupted, ..record.clone() });
     }
     decision
 }

@@ -1,22 +1,27 @@
 //! The history of a lock: the records of its last runs. Which of them a store keeps.
 
+use crate::lock::record::RecordKind;
 use crate::lock::{NotedRecord, Record};
 
 /// The number of records that are kept, of each kind.
 const MAX_RECORDS: usize = 20;
 
-/// Counts the records of the runs that held the lock, and of those that did not acquire it: many runs of one kind must
-/// not displace the last one of the other.
+/// Counts the records of each kind.
 #[derive(Debug, Default)]
 pub struct Quota {
+    succeeded: usize,
     held: usize,
-    not_acquired: usize,
+    missed: usize,
 }
 
 impl Quota {
     /// Counts a record, from the latest to the earliest, and returns whether it is kept.
     pub fn has_room_for(&mut self, record: &Record) -> bool {
-        let count = if record.has_held() { &mut self.held } else { &mut self.not_acquired };
+        let count = match record.kind() {
+            RecordKind::Succeeded => &mut self.succeeded,
+            RecordKind::Held => &mut self.held,
+            RecordKind::Missed => &mut self.missed,
+        };
         *count += 1;
         *count <= MAX_RECORDS
     }

@@ -10,7 +10,7 @@ use redis::{Cmd, Value};
 
 use self::view::{HistoryReply, HistoryRequest, LookReply, LookRequest, View, record};
 use super::connection::{CommandReply, Connection, RequestOptions, value_of};
-use super::keys::{HISTORY, INDEX, MISSED, RECORDED};
+use super::keys::{HISTORY, INDEX, MISSED, RECORDED, SUCCEEDED};
 use super::reply::{Outcome, nonsense, read, text};
 use super::result::unexpected;
 use super::script::{By, LOOK, Operation, ScriptRequest, json, millis};
@@ -256,8 +256,10 @@ impl LockAdmin for RedisStore {
         Box::pin(async move {
             self.connect().await?;
             let keys = self.keys(name);
-            let mut records = self.outcomes(&keys.side(HISTORY)).await?;
-            records.extend(self.outcomes(&keys.side(MISSED)).await?);
+            let mut records = Vec::new();
+            for kind in [SUCCEEDED, HISTORY, MISSED] {
+                records.extend(self.outcomes(&keys.side(kind)).await?);
+            }
             records.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
             Ok(records)
         })

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::recipe::{Others, Recipe};
 use super::slot::{SLOTS, hash_tag, number_in_slot, numbers_and_slots, slot_of, slot_of_key};
+use crate::lock::record::RecordKind;
 use crate::lock::{LockName, Record};
 
 /// The prefix of the keys that are reserved for dlock.
@@ -50,8 +51,9 @@ pub struct Keys {
 }
 
 /// The kinds of side keys that hold the state of a lock, except the keys of its members and the fencing counter.
-pub const SIDES: [&str; 8] =
-    ["holder", "queue", "waiters", "member-ends", "free-slots", "waiter-slots", HISTORY, MISSED];
+pub const SIDES: [&str; 9] =
+    ["holder", "queue", "waiters", "member-ends", "free-slots", "waiter-slots", SUCCEEDED, HISTORY, MISSED];
+pub const SUCCEEDED: &str = "succeeded";
 pub const HISTORY: &str = "history";
 pub const MISSED: &str = "missed";
 
@@ -81,7 +83,11 @@ impl Keys {
 
     /// Returns the list that keeps this outcome.
     pub fn history_of(&self, record: Option<&Record>) -> String {
-        self.side(if record.is_none_or(Record::has_held) { HISTORY } else { MISSED })
+        self.side(match record.map(Record::kind) {
+            Some(RecordKind::Succeeded) => SUCCEEDED,
+            Some(RecordKind::Held) | None => HISTORY,
+            Some(RecordKind::Missed) => MISSED,
+        })
     }
 }
 

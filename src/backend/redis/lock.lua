@@ -992,11 +992,16 @@ end
 local function release()
   local rest, outcome, unrecorded = request.rest, mode and 'taken' or 'gone', nil
   local is_revoked = mode and mode ~= 'f' and call('HEXISTS', holder, 'r:' .. token) == 1
+  local place, is_member = call('ZRANK', queue, token), holds(token)
+  local record = request.record
   if is_revoked then
     rest = 0
   end
-  record_outcome(request.record)
-  local place, is_member = call('ZRANK', queue, token), holds(token)
+  if (is_revoked or not is_member) and string.find(history, '^dlock#succeeded:') then
+    history = side('history')
+    record = record and string.gsub(record, '}$', ',"interrupted":true}')
+  end
+  record_outcome(record)
   if place then
     leave_queue(token)
     if place < 2 then

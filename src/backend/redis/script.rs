@@ -11,7 +11,8 @@
 //! | waiters | hash: `format`; and for each token: mode, slots, how it is notified, when its queue entry expires, until when it may claim, its identity |
 //! | waiter-slots | sorted set: the tokens of the waiters for a slot, by the time in ms at which their queue entries expire |
 //! | member of a TOKEN | the record of one member; its time to live is the member's lease |
-//! | history | list: the last outcomes of runs that held the lock, the latest first, each after the time in ms |
+//! | succeeded | list: the last outcomes of runs that have succeeded, the latest first, each after the time in ms |
+//! | history | list: the same for other holds of the lock |
 //! | success | the last success of a run with `--once-per`, as JSON |
 //! | missed | list: the same for runs that did not get it, which may be many more |
 //! | `dlock#since` | on a node of a Redlock: since when it has kept all data, in ms, after a minus if it received requests before that as well; a random text that no other node has; the run id of the server, without which the marker is not checked |
@@ -65,7 +66,7 @@ macro_rules! script {
 }
 
 /// All operations on a lock.
-static LOCK: Script = script!("lock.lua", "49eca5e3862126554c37fddc6d7d7355ee876609");
+static LOCK: Script = script!("lock.lua", "c1cce152e5150c4552183b7a46c6768b3bd00b6d");
 
 /// Inspects locks.
 pub(super) static LOOK: Script = script!("look.lua", "8b33b9c306352511b5a81cf7b0e0b9c52c25111a");

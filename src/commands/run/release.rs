@@ -58,7 +58,8 @@ impl Run<'_> {
         let recheck = Notify::new();
         let stays: Vec<Cell<bool>> = locks.iter().map(|_| Cell::new(false)).collect();
         let one = |index: usize| {
-            let record = report.record(index, &locks[index].claim.identity);
+            let mut record = report.record(index, &locks[index].claim.identity);
+            record.interrupted = supervised.was_told_to_end && record.has_succeeded();
             let lock =
                 Releasing { lock: &locks[index], index, held: &held[index], record, stays: &stays[index] };
             self.release(lock, supervised, &recheck)

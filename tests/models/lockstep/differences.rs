@@ -46,13 +46,13 @@ pub(super) const LEASE_OF_MINIMUM_TIME: &str =
 pub(super) const DIFFERENCES: &[Difference] = &[
     Difference {
         name: ORDER_OF_OUTCOMES,
-        reason: "Redis keeps runs that held the lock and runs that did not in a list each, so that one LTRIM applies the \
-                 quota of each kind; they are merged by their times, which are in ms.",
+        reason: "Redis keeps runs that succeeded, other holds and runs that did not get the lock in a list each, so that one \
+                 LTRIM applies the quota of each kind; they are merged by their times, which are in ms.",
         lasts: false,
         of_answers: |_, _| (),
         of_sights: |_, both| {
             for sight in [&mut both.0, &mut both.1] {
-                sight.history.sort_by_key(|(at, record)| (Reverse(*at), record.has_held()));
+                sight.history.sort_by_key(|(at, record)| (Reverse(*at), record.kind() as u8));
             }
         },
     },

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use dlock::backend::ledger::{HolderEntry, Ledger, WaiterEntry};
 use dlock::backend::{Ending, Intent};
+use dlock::lock::record::RecordKind;
 use dlock::lock::{
     Claim, FencingToken, Holder, Identity, LockName, LockState, Mode, Record, Revocation, Token,
 };
@@ -143,24 +144,24 @@ impl<'a> Lockstep<'a> {
         Lockstep { case, interpreter, differences: RefCell::default() }
     }
 
-    /// Records outcomes, each a millisecond after the one before, of runs that held the lock and of others. Returns how
-    /// many of each kind are kept by both.
-    pub(super) fn keep_outcomes(&self, kinds: impl IntoIterator<Item = bool>) -> (usize, usize) {
+    /// Records outcomes of these kinds, each a millisecond after the one before. Returns how many of each kind are kept by
+    /// both.
+    pub(super) fn keep_outcomes(&self, kinds: impl IntoIterator<Item = RecordKind>) -> [usize; 3] {
         let (mut state, mut ledgers) = (self.initial_states().remove(0), Ledgers::new());
-        let mut kept = (0, 0);
-        for has_held in kinds {
+        let mut kept = [0; 3];
+        for kind in kinds {
             state.now += 1000;
             state.actions += 1;
             state.server.now = state.now;
             ledgers.set(&state.ledger, state.now);
-            let record = self.record(&state, 0, has_held);
+            let record = self.record(&state, 0, kind);
             let mut script = Scripted { interpreter: self.interpreter, server: &mut state.server };
             assert_eq!(script.record(&record), ledgers.record(&lock(), &record));
             state.ledger = ledgers.ledger();
             let (scripted, ledger) = self.sights(&mut state, &mut ledgers);
             assert_eq!(scripted.history, ledger.history);
-            let held = ledger.history.iter().filter(|(_, record)| record.has_held()).count();
-            kept = (held, ledger.history.len() - held);
+            kept = [RecordKind::Succeeded, RecordKind::Held, RecordKind::Missed]
+                .map(|kind| ledger.history.iter().filter(|(_, record)| record.kind() == kind).count());
         }
         kept
     }
@@ -186,10 +187,12 @@ impl<'a> Lockstep<'a> {
         until.map_or(Duration::ZERO, |until| until.saturating_sub(Duration::from_micros(state.now)))
     }
 
-    fn record(&self, state: &State, client: usize, has_held: bool) -> Record {
+    fn record(&self, state: &State, client: usize, kind: RecordKind) -> Record {
         let identity = self.claim(client).identity;
-        let held_ms = has_held.then_some(state.actions as u64);
-        Record { outcome: "ran".to_owned(), identity, held_ms, waited_ms: state.now, ..Record::default() }
+        let held_ms = (kind != RecordKind::Missed).then_some(state.actions as u64);
+        let exit_status = (kind == RecordKind::Succeeded).then_some(0);
+        let outcome = "ran".to_owned();
+        Record { outcome, identity, exit_status, held_ms, waited_ms: state.now, ..Record::default() }
     }
 
     fn requests(&self, state: &State) -> Vec<Action> {
@@ -270,7 +273,11 @@ impl<'a> Lockstep<'a> {
         let (claim, rest) = (self.claim(client), self.rest(state, client));
         let fencing = state.clients[client].fencing;
         let has_held = fencing.is_some();
-        let record = self.record(state, client, has_held && request == Request::Release);
+        let kind = match has_held && request == Request::Release {
+            true => RecordKind::Succeeded,
+            false => RecordKind::Missed,
+        };
+        let record = self.record(state, client, kind);
         let held = state.clients[client].granted_at.map(|at| Duration::from_micros(state.now - at));
         let success = held.filter(|_| claim.once_per.is_some());
         let ending = Ending { record: Some(&record), success };

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use dlock::backend::admin::{Removal, Revoked};
 use dlock::backend::{Ending, Intent};
+use dlock::lock::record::RecordKind;
 use dlock::lock::{Claim, FencingToken, Identity, LockState, Mode, NotedRecord, Record, Revocation};
 use serde_json::{Value as Json, json};
 
@@ -28,7 +29,11 @@ fn ms(time: Duration) -> u64 {
 }
 
 fn list_of(record: &Record) -> String {
-    side(if record.has_held() { "history" } else { "missed" })
+    side(match record.kind() {
+        RecordKind::Succeeded => "succeeded",
+        RecordKind::Held => "history",
+        RecordKind::Missed => "missed",
+    })
 }
 
 /// Returns a request with these fields.
@@ -166,10 +171,10 @@ impl Scripted<'_> {
         self.server.members(&side("queue")).into_iter().filter_map(live).collect()
     }
 
-    /// The outcomes of both lists, the latest first.
+    /// The outcomes of all lists, the latest first.
     fn history(&mut self) -> Vec<NotedRecord> {
         let mut records = Vec::new();
-        for list in ["history", "missed"] {
+        for list in ["succeeded", "history", "missed"] {
             let command = ["LRANGE", &side(list), "0", ALL].map(str::to_owned);
             let super::redis::Reply::Array(entries) = self.server.execute(&command) else { continue };
             records.extend(entries.into_iter().map(|entry| {

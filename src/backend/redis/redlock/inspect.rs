@@ -8,12 +8,12 @@ use super::quorum::Replies;
 use super::{RedlockStore, merge};
 use crate::backend::admin::{Inspection, LockAdmin, Raised, Removal, Revoked};
 use crate::backend::diagnosis::Diagnosis;
+use crate::backend::ledger::history::Quota;
 use crate::backend::{Backend, StoreError, TryReply};
 use crate::lock::{FencingToken, Holder, LockName, LockState, NotedRecord, Revocation, Token};
 
 /// How long a node may take to reply to one request.
 const LIMIT: Duration = Duration::from_secs(5);
-const OUTCOMES: usize = 40;
 
 impl RedlockStore {
     /// Sends a request to all nodes, and returns their replies when there is a majority.
@@ -133,7 +133,8 @@ impl LockAdmin for RedlockStore {
                 }
             }
             records.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
-            records.truncate(OUTCOMES);
+            let mut quota = Quota::default();
+            records.retain(|(_, record)| quota.has_room_for(record));
             Ok(records)
         })
     }

@@ -114,12 +114,12 @@ fn an_outcome_is_recorded_completely() {
         let is_ran_first = records[0] == *ran;
         let (host, user, pid) = (host(), user(), run.pid());
         let ran = format!(
-            r#"{{"began_at":{},"outcome":"ran","dlock_exit":0,"exit_status":0,"signal":null,"host":"{host}","pid":{pid},"user":"{user}","command":"sh","note":"by hand","url":"https://ci.example/1","fencing_token":{token},"waited_ms":{},"held_ms":{},"kept_ms":null,"holder":null,"reason":null,"error":null}}"#,
+            r#"{{"began_at":{},"outcome":"ran","dlock_exit":0,"exit_status":0,"signal":null,"interrupted":false,"host":"{host}","pid":{pid},"user":"{user}","command":"sh","note":"by hand","url":"https://ci.example/1","fencing_token":{token},"waited_ms":{},"held_ms":{},"kept_ms":null,"holder":null,"reason":null,"error":null}}"#,
             ran["began_at"], ran["waited_ms"], ran["held_ms"],
         );
         let error = Value::from(refused.stderr.trim_end().trim_start_matches("dlock: "));
         let missed = format!(
-            r#"{{"began_at":{},"outcome":"contended","dlock_exit":75,"exit_status":null,"signal":null,"host":"{host}","pid":{},"user":"{user}","command":"true","note":null,"url":null,"fencing_token":null,"waited_ms":{},"held_ms":null,"kept_ms":null,"holder":{{"host":"{host}","pid":{pid},"user":"{user}","command":"sh"}},"reason":null,"error":{error}}}"#,
+            r#"{{"began_at":{},"outcome":"contended","dlock_exit":75,"exit_status":null,"signal":null,"interrupted":false,"host":"{host}","pid":{},"user":"{user}","command":"true","note":null,"url":null,"fencing_token":null,"waited_ms":{},"held_ms":null,"kept_ms":null,"holder":{{"host":"{host}","pid":{pid},"user":"{user}","command":"sh"}},"reason":null,"error":{error}}}"#,
             missed["began_at"], missed["pid"], missed["waited_ms"],
         );
         let [first, second] = if is_ran_first { [ran, missed] } else { [missed, ran] };
@@ -325,7 +325,7 @@ fn attempts_that_did_not_run_do_not_displace_the_last_run() {
     }
 }
 
-/// The twenty last of those that ran.
+/// The twenty last of those that failed, and the success before them.
 #[test]
 fn the_history_is_bounded() {
     for store in Store::each() {
@@ -336,7 +336,7 @@ fn the_history_is_bounded() {
         assert_latest_first(&history);
         let mut statuses: Vec<_> = history.iter().map(|record| outcome_of(record).2.unwrap()).collect();
         statuses.sort_unstable();
-        assert_eq!(statuses, (3..23).collect::<Vec<i64>>());
+        assert_eq!(statuses, [0].into_iter().chain(3..23).collect::<Vec<i64>>());
     }
 }
 

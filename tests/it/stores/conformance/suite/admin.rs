@@ -5,6 +5,7 @@ use crate::stores::conformance::rig::Rig;
 use crate::support::running::Exit;
 use dlock::backend::admin::{LockAdmin, Removal, Revoked};
 use dlock::backend::{Renewal, StoreError};
+use dlock::lock::record::RecordKind;
 use dlock::lock::{FencingToken, Holder, LockName, LockState, Mode, Phase, Record, Revocation, Token};
 
 pub fn name(text: &str) -> LockName {
@@ -94,30 +95,32 @@ pub async fn held_and_awaited_locks_are_listed(rig: &mut dyn Rig) {
     assert_eq!(rig.open().list().await.unwrap(), [name("a/b"), name("größe")]);
 }
 
-/// Runs that had the lock and attempts that did not are kept separately.
+/// Successes, other holds and attempts that did not get the lock are kept separately.
 pub async fn the_last_outcomes_are_kept(rig: &mut dyn Rig) {
     let mut client = Client::new(rig, "x");
     client.backend.connect().await.unwrap();
-    let record = |number: u64, held| Record {
+    let record = |number: u64, held, exit_status| Record {
         outcome: "ran".into(),
         identity: client.claim.identity.clone(),
+        exit_status,
         waited_ms: number,
         held_ms: held,
         error: Some("\u{1b} \"\n".into()),
         ..Record::default()
     };
-    let records: Vec<_> =
-        (0..25).flat_map(|number| [record(number, Some(0)), record(number, None)]).collect();
+    let of_each_kind = |number| {
+        [record(number, Some(0), Some(0)), record(number, Some(0), Some(1)), record(number, None, None)]
+    };
+    let records: Vec<_> = (0..25).flat_map(of_each_kind).collect();
     for record in &records {
         client.backend.add_record(&name("x"), record).await.unwrap();
     }
     let history = rig.open().history(&name("x")).await.unwrap();
     assert!(history.is_sorted_by(|(one, _), (next, _)| one >= next), "the latest first");
-    for has_held in [true, false] {
+    for kind in [RecordKind::Succeeded, RecordKind::Held, RecordKind::Missed] {
         let kept: Vec<_> =
-            history.iter().map(|(_, record)| record).filter(|record| record.has_held() == has_held).collect();
-        let expected: Vec<_> =
-            records[10..].iter().rev().filter(|record| record.has_held() == has_held).collect();
+            history.iter().map(|(_, record)| record).filter(|record| record.kind() == kind).collect();
+        let expected: Vec<_> = records[15..].iter().rev().filter(|record| record.kind() == kind).collect();
         assert_eq!(kept, expected);
     }
     assert_eq!(rig.open().history(&name("y")).await.unwrap(), []);
