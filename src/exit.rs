@@ -17,6 +17,12 @@ impl Exit {
     pub const SUCCESS: Exit = Exit::Status(0);
     /// Another client holds the lock.
     pub const CONTENDED: Exit = Exit::Status(CONTENDED);
+    /// `status --overdue`: beyond the first limit; the status of a Nagios plug-in for WARNING.
+    pub const OVERDUE: Exit = Exit::Status(1);
+    /// `status --overdue`: beyond the second limit; CRITICAL.
+    pub const LONG_OVERDUE: Exit = Exit::Status(2);
+    /// `status --overdue --nagios`: the store could not be queried; UNKNOWN.
+    pub const UNKNOWN: Exit = Exit::Status(3);
     /// `--max-runtime` was reached; the status of `timeout(1)`.
     pub const MAX_RUNTIME: Exit = Exit::Status(124);
 }

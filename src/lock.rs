@@ -4,6 +4,7 @@
 //! token is formatted only where it is [revealed](Token::reveal).
 
 mod natural_order;
+pub mod overdue;
 pub mod record;
 mod sequence;
 mod state;

@@ -13,6 +13,7 @@ pub mod json;
 mod metrics;
 mod outcome;
 mod output_file;
+pub mod overdue;
 mod reporter;
 mod result_files;
 pub mod status;

@@ -13,6 +13,7 @@ pub mod doctor;
 mod hold;
 mod lock_wait;
 pub mod man;
+mod overdue;
 pub mod release;
 pub mod renew;
 pub mod run;
@@ -57,15 +58,23 @@ fn execute<P>(
     notices: impl FnOnce(&P) -> &[String],
     work: impl AsyncFnOnce(&P) -> Result<Exit, Failure>,
 ) -> Exit {
-    let executed = plan.and_then(|plan| {
-        reporter.notices(notices(&plan));
-        let runtime = event_loop().map_err(no_event_loop)?;
-        let exit = runtime.block_on(work(&plan));
-        // The process ends: a pending name lookup or a close must not delay it.
-        std::mem::forget(runtime);
-        exit
-    });
-    executed.unwrap_or_else(|failure| reporter.failure(&failure))
+    try_execute(reporter, plan, notices, work).unwrap_or_else(|failure| reporter.failure(&failure))
+}
+
+/// Does the same, but leaves it to the caller to report why the command failed.
+fn try_execute<P>(
+    reporter: &Reporter,
+    plan: Result<P, Failure>,
+    notices: impl FnOnce(&P) -> &[String],
+    work: impl AsyncFnOnce(&P) -> Result<Exit, Failure>,
+) -> Result<Exit, Failure> {
+    let plan = plan?;
+    reporter.notices(notices(&plan));
+    let runtime = event_loop().map_err(no_event_loop)?;
+    let exit = runtime.block_on(work(&plan));
+    // The process ends: a pending name lookup or a close must not delay it.
+    std::mem::forget(runtime);
+    exit
 }
 
 /// Returns the notices about a store, after telling the reporter what its messages are about.

@@ -3,6 +3,7 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
+use super::overdue::overdue;
 use super::{LOCKS_AT_A_TIME, execute, notices_about, print_to_reader, within};
 use crate::backend::StoreError;
 use crate::backend::admin::{Inspection, LockAdmin};
@@ -14,6 +15,9 @@ use crate::report::{Form, Reporter, is_dumb, json, store_error};
 use crate::settings::{MOST_NAMES, StatusArguments, StatusPlan};
 
 pub fn status(arguments: &StatusArguments) -> Exit {
+    if let Some(limits) = arguments.overdue {
+        return overdue(arguments, limits);
+    }
     let reporter = Reporter::of(&arguments.common);
     let plan = StatusPlan::new(arguments);
     execute(

@@ -13,6 +13,7 @@ use crate::duration::{self, show};
 use crate::exit::Failure;
 use crate::glob::Pattern;
 use crate::lock::LockName;
+use crate::lock::overdue::AgeLimits;
 
 /// `dlock status`
 #[derive(Debug, Default, Args)]
@@ -46,6 +47,14 @@ pub struct StatusArguments {
     #[arg(long, help_heading = "Output")]
     pub json: bool,
 
+    /// Exit with 1 if the last success of any of the locks began longer ago than this, and with 2 beyond a second duration
+    #[arg(long, value_name = "D[,D2]", value_parser = checked(age_limits), help_heading = "What to show")]
+    pub overdue: Option<AgeLimits>,
+
+    /// With --overdue: one line as of a Nagios plug-in, and 3 if the store cannot be queried
+    #[arg(long, help_heading = "Output")]
+    pub nagios: bool,
+
     /// Exit with 75 if any of the locks is held
     #[arg(long, help_heading = "Output")]
     pub exit_code: bool,
@@ -61,10 +70,74 @@ pub struct StatusPlan<'a> {
     pub names: Vec<LockName>,
     /// The patterns for locks that dlocks hold or wait for.
     pub patterns: Vec<Pattern>,
+    /// Their texts.
+    globs: Vec<String>,
 }
 
 /// The shortest interval of `--watch`: shorter ones would be a load on the store.
 const SHORTEST_WATCH: Duration = Duration::from_millis(100);
+
+/// The longest limit of `--overdue`: the store forgets a success a day later.
+const LONGEST_AGE: Duration = Duration::from_secs(30 * 86400);
+
+/// Parses one or two durations.
+fn age_limits(text: &str) -> Result<AgeLimits, String> {
+    let (warning, critical) = match text.split_once(',') {
+        Some((warning, critical)) => (warning, Some(critical)),
+        None => (text, None),
+    };
+    let limit = |text: &str| match duration::parse(text)? {
+        Duration::ZERO => Err("must be longer than zero".to_owned()),
+        limit if limit > LONGEST_AGE => {
+            let (limit, longest) = (show(limit), show(LONGEST_AGE));
+            Err(format!("{limit} is longer than {longest}: stores forget a success after 31d"))
+        }
+        limit => Ok(limit),
+    };
+    let limits = AgeLimits { warning: limit(warning)?, critical: critical.map(limit).transpose()? };
+    match limits.critical {
+        Some(critical) if critical <= limits.warning => {
+            let (warning, critical) = (show(limits.warning), show(critical));
+            Err(format!("the second limit, {critical}, is not longer than the first, {warning}"))
+        }
+        _ => Ok(limits),
+    }
+}
+
+impl StatusArguments {
+    /// Checks what goes with `--overdue`.
+    ///
+    /// # Errors
+    /// A contradiction, or no lock is named (64).
+    fn check_overdue(&self) -> Result<(), Failure> {
+        if self.overdue.is_none() {
+            return match self.nagios {
+                true => Err(Failure::usage(
+                    "--nagios prints what is overdue: did you mean dlock status --nagios --overdue 26h NAME",
+                )),
+                false => Ok(()),
+            };
+        }
+        let others = [
+            ("--history", self.history),
+            ("--watch", self.watch.is_some()),
+            ("--wide", self.wide),
+            ("--exit-code", self.exit_code),
+        ];
+        if let Some((other, _)) = others.into_iter().find(|(_, is_given)| *is_given) {
+            return contradiction("--overdue", other);
+        }
+        if self.nagios && self.json {
+            return contradiction("--nagios", "--json");
+        }
+        if self.names.is_empty() {
+            return Err(Failure::usage(
+                "--overdue needs the locks to check: names, patterns, or '*' for all",
+            ));
+        }
+        Ok(())
+    }
+}
 
 impl<'a> StatusPlan<'a> {
     /// Checks all arguments.
@@ -90,6 +163,7 @@ impl<'a> StatusPlan<'a> {
             let (interval, least) = (show(interval), show(SHORTEST_WATCH));
             return Err(Failure::usage(format!("--watch: {interval} is too short, at least {least}")));
         }
+        arguments.check_overdue()?;
         let mut names: Vec<LockName> = Vec::new();
         let mut patterns = Vec::new();
         let mut globs = Vec::new();
@@ -116,8 +190,9 @@ impl<'a> StatusPlan<'a> {
             false => configuration.others(&backend, &globs)?,
         };
         let mut target = StoreTarget::new(&arguments.common, backend, &names)?;
-        if arguments.history {
-            target.check(Demand::History, &Source::Flag("--history"))?;
+        let history = [("--history", arguments.history), ("--overdue", arguments.overdue.is_some())];
+        for (flag, _) in history.into_iter().filter(|(_, is_given)| *is_given) {
+            target.check(Demand::History, &Source::Flag(flag))?;
         }
         if let Some(why) = target.store.refuses(Demand::List)
             && (names.is_empty() || !patterns.is_empty())
@@ -132,7 +207,14 @@ impl<'a> StatusPlan<'a> {
                 others.join(" or -b ")
             ));
         }
-        Ok(StatusPlan { options: arguments, target, names, patterns })
+        let globs = globs.into_iter().map(str::to_owned).collect();
+        Ok(StatusPlan { options: arguments, target, names, patterns, globs })
+    }
+
+    /// Returns the patterns, as they were given, for which this is false.
+    pub fn unmatched(&self, has_match: impl Fn(&Pattern) -> bool) -> Vec<String> {
+        let pairs = self.patterns.iter().zip(&self.globs);
+        pairs.filter(|(pattern, _)| !has_match(pattern)).map(|(_, glob)| glob.clone()).collect()
     }
 
     /// Whether the list of locks is needed from the store.

@@ -6,6 +6,7 @@ mod history;
 mod hostile;
 mod listing;
 mod output;
+mod overdue;
 mod refused;
 mod stale;
 mod watch;

@@ -109,6 +109,9 @@ macro_rules! one_holder_run_checks {
             once_per {
                 one_run_a_night: Pooling Placement Majority;
             }
+            overdue {
+                the_last_success_outlives_later_failures: Pooling Placement Majority Data Gate;
+            }
             loss {
                 a_lost_lock_is_free_when_its_run_has_ended: Failover Majority Data Gate;
                 a_lock_that_was_taken_is_free_when_both_have_ended: Majority Data Gate;
@@ -299,6 +302,9 @@ macro_rules! one_holder_trait_checks {
                 a_run_that_does_not_succeed_leaves_it_open: Majority;
                 a_waiter_that_finds_it_done_passes_its_turn_on: Majority Data Gate;
                 a_held_lock_is_busy_even_if_the_next_run_is_not_due: Majority;
+            }
+            overdue {
+                a_success_of_a_revoked_hold_does_not_count: Majority Data Gate;
             }
             revocation {
                 a_revoked_holder_is_notified_and_keeps_the_lock_until_it_releases: Request Failover Majority Data Foreign Gate;

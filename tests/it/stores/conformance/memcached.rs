@@ -155,6 +155,9 @@ super::topics! { MemcachedRig::new;
         a_hold_that_was_not_inspected_is_not_removed
         a_dropped_inspection_leaves_the_store_usable
     }
+    overdue {
+        the_last_success_outlives_later_failures
+    }
     holder {
         busy_names_what_a_run_reports_of_itself
         busy_never_reveals_a_token

@@ -12,6 +12,7 @@ pub mod names;
 pub mod nesting;
 pub mod nesting_refused;
 pub mod once_per;
+pub mod overdue;
 pub mod ownership;
 pub mod queue;
 pub mod queue_of_runs;
