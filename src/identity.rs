@@ -50,6 +50,7 @@ pub fn of_this_process(command: String, note: Option<String>) -> Identity {
         url: job_url(),
         unattended: false,
         next_lock: None,
+        supersedes: false,
     }
 }
 

@@ -166,6 +166,9 @@ pub struct Identity {
     /// The lock that the run takes after this one; its command runs when it has the last.
     #[serde(default, deserialize_with = "secret::optional_text", skip_serializing_if = "Option::is_none")]
     pub next_lock: Option<String>,
+    /// A run with `--supersede`: older waiters that have it too leave.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub supersedes: bool,
 }
 
 impl Identity {

@@ -170,6 +170,11 @@ pub fn broken_by(revocation: &Revocation) -> String {
     format!("broken by {}{reason}", revocation.by)
 }
 
+/// Describes by which run another one was superseded.
+pub fn superseded_by(newer: &Identity) -> String {
+    format!("superseded by {}", describe_identity(newer))
+}
+
 /// Describes a hazard to the locks of a store, with a remedy.
 pub fn hazard_of(store: &str, hazard: &Hazard) -> String {
     match hazard {

@@ -46,4 +46,4 @@ pub use self::tokens::{
     Check, CheckArguments, CheckPlan, Condition, ReleaseArguments, RenewArguments, RenewPlan, TokenPlan,
     token_in,
 };
-pub use self::value::OnLost;
+pub use self::value::{OnLost, Supersede};

@@ -48,7 +48,9 @@ use std::time::Duration;
 
 pub use self::location::Location;
 use crate::exit::FailureKind;
-use crate::lock::{Claim, Grant, Holder, LockName, Mode, NotDue, Record, Revocation, UnknownFormat};
+use crate::lock::{
+    Claim, Grant, Holder, Identity, LockName, Mode, NotDue, Record, Revocation, UnknownFormat,
+};
 
 /// The future returned by the methods of a [`Backend`], boxed so that the trait is object-safe.
 pub type Reply<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
@@ -222,6 +224,8 @@ pub enum Refusal {
     Unsupported(String),
     /// The last success, which decides whether the claim is due, cannot be read.
     Success(UnknownFormat),
+    /// This run waits behind the claim, and both [supersede](Identity::supersedes) older ones.
+    Superseded(Box<Identity>),
 }
 
 /// A notification from the store.

@@ -106,6 +106,7 @@ impl Acquiring<'_> {
             patience: plan.settings.patience(),
             terms: &plan.terms,
             is_ttl_chosen: true,
+            supersedes_holder: false,
             consequence: "",
         };
         let awaited = lock_wait.locks(std::slice::from_ref(&lock), None).await;

@@ -8,6 +8,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
+use super::older_holder::OlderHolder;
 use super::or_never;
 use crate::backend::{Busy, Outlook, Refusal, StoreError};
 use crate::child::signals::{self, Source, WhileWaiting};
@@ -19,8 +20,8 @@ use crate::identity::is_our_ancestor;
 use crate::lease::acquire::{Advice, NotGranted, Patience, Wait, WaitContext};
 use crate::lease::acquire_all::{AllGranted, HeldLock, Lock, acquire_all, give_back};
 use crate::lease::validity::Terms;
-use crate::lock::{Claim, LockName, Mode, Success, UnknownFormat};
-use crate::report::{Reporter, WaitLine, broken_by, lock_error};
+use crate::lock::{Claim, Identity, LockName, Mode, Success, UnknownFormat};
+use crate::report::{Reporter, WaitLine, broken_by, lock_error, superseded_by};
 use crate::settings::StoreTarget;
 
 /// dlock stops waiting for the store and the guard process this long after the request to end. What follows
@@ -38,6 +39,8 @@ pub(super) struct LockWait<'a> {
     pub(super) terms: &'a Terms,
     /// The lease was requested by the user, and is not the default.
     pub(super) is_ttl_chosen: bool,
+    /// The holder is asked to end if it is one that the run supersedes.
+    pub(super) supersedes_holder: bool,
     /// What follows if a lock is not granted, for the end of a message.
     pub(super) consequence: &'static str,
 }
@@ -100,8 +103,12 @@ impl<'a> LockWait<'a> {
         let holder_is_ancestor = Cell::new(false);
         let waits = self.patience.wait != Wait::No;
         let line = WaitLine::new(self.reporter, self.store(), begin, limits.wait_until());
+        let older_holder = OlderHolder::default();
         let mut on_busy = |claim: &Claim, busy: &Busy| {
             self.warn_of_exposure(&line);
+            if self.supersedes_holder {
+                older_holder.note(claim, busy);
+            }
             let is_ours = |identity| is_our_ancestor(identity, &claim.name);
             let ancestor = busy.holders.iter().any(|holder| holder.identity.as_ref().is_some_and(is_ours));
             holder_is_ancestor.set(ancestor);
@@ -136,6 +143,8 @@ impl<'a> LockWait<'a> {
         let granted = {
             let attempt = acquire_all(locks, &limits, self.terms, &mut context);
             tokio::pin!(attempt);
+            let mut revoking =
+                self.supersedes_holder.then(|| Box::pin(older_holder.revoke_each(self.target)));
             let mut kill: Option<Pin<Box<dyn Future<Output = ()> + '_>>> = None;
             let report_alarm = self.reporter.reports_waiting().then(Alarm::new).and_then(Result::ok);
             let mut report_at = begin + line.interval();
@@ -153,6 +162,7 @@ impl<'a> LockWait<'a> {
                     }
                     granted = &mut attempt => break granted,
                     event = or_never(supervisor.as_mut().map(|supervisor| supervisor.next())) => reaction_to(event),
+                    () = or_never(revoking.as_mut()) => Reaction::Nothing,
                     () = or_never(kill.as_mut()) => {
                         kill = None;
                         Reaction::Nothing
@@ -302,7 +312,10 @@ impl<'a> LockWait<'a> {
             NotGranted::Refused(Refusal::Unsupported(_)) => (FailureKind::Usage, cause, consequence),
             NotGranted::Refused(Refusal::OuterLost) => (FailureKind::Lost, cause, consequence),
             NotGranted::Refused(Refusal::Success(_)) => (FailureKind::Config, cause, consequence),
-            NotGranted::Contended(_) | NotGranted::NotDue(_) | NotGranted::GivenUp => {
+            NotGranted::Refused(Refusal::Superseded(_))
+            | NotGranted::Contended(_)
+            | NotGranted::NotDue(_)
+            | NotGranted::GivenUp => {
                 return Failure::internal(cause);
             }
         };
@@ -333,6 +346,7 @@ impl<'a> LockWait<'a> {
                 "the record of its last success was stored by another dlock (format {format}, known: {})",
                 Success::FORMAT
             ),
+            NotGranted::Refused(Refusal::Superseded(newer)) => superseded_by(newer),
             NotGranted::Contended(_) | NotGranted::NotDue(_) | NotGranted::GivenUp => {
                 "gave up without a reason".to_owned()
             }
@@ -347,6 +361,14 @@ impl<'a> LockWait<'a> {
             "{name} on {store} is still in use with {theirs} slots, not {ours}; gave up after {waited}: wait longer, or give \
              --slots {theirs}"
         );
+        self.reporter.held(name, None, &line);
+        line
+    }
+
+    /// Reports that a later run has superseded the claim, and returns the message.
+    pub(super) fn report_superseded(&self, awaited: &Awaited<'_>, claim: &Claim, newer: &Identity) -> String {
+        let (name, waited) = (&claim.name, show_distance(awaited.waited));
+        let line = format!("{name}: {} after waiting for {waited}", superseded_by(newer));
         self.reporter.held(name, None, &line);
         line
     }

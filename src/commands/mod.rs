@@ -13,6 +13,7 @@ pub mod doctor;
 mod hold;
 mod lock_wait;
 pub mod man;
+mod older_holder;
 mod overdue;
 pub mod release;
 pub mod renew;

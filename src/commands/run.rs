@@ -210,7 +210,9 @@ impl Run<'_> {
     /// Returns the claims, each with its own store connection.
     fn locks(&self, outer: &OuterHolds) -> Vec<Lock> {
         let plan = self.plan;
+        let supersedes = plan.settings.supersede.is_some();
         let identity = identity::of_this_process(plan.program.file_name(), plan.settings.note());
+        let identity = Identity { supersedes, ..identity };
         let lock = |(index, name): (usize, &LockName)| {
             let next_lock = plan.names.get(index + 1).map(|next| next.as_str().to_owned());
             let once_per = plan.settings.once_per.as_ref().map(|known| known.value);

@@ -218,6 +218,7 @@ impl RunReport {
             boot: String::new(),
             pid_ns: 0,
             next_lock: None,
+            supersedes: false,
             note: identity.note.as_deref().map(short),
             // A truncated URL is useless.
             url: identity.url.clone().filter(|url| url.len() <= LONGEST_URL),

@@ -10,6 +10,7 @@ use super::{CommonArguments, Configuration, Settings, Source, Sourced, StoreTarg
 use crate::backend::location::Demand;
 use crate::child::{Program, ProgramError};
 use crate::exit::{Failure, FailureKind};
+use crate::lease::acquire::Wait;
 use crate::lease::validity::Terms;
 use crate::lock::{LockName, Mode};
 use crate::outer::OuterHolds;
@@ -149,6 +150,7 @@ impl RunPlan {
         let first = names[0].clone();
         let names = in_order(names);
         check_once_per(&settings, &names, mode)?;
+        check_supersede(&settings, &names, mode)?;
         if names.len() > MOST_NAMES {
             let found = names.len();
             return Err(Failure::usage(format!(
@@ -266,6 +268,22 @@ fn check_once_per(settings: &Settings, names: &[LockName], mode: Mode) -> Result
         (Mode::Slots(count), elsewhere) => {
             format!("needs an exclusive lock, not {count} slots ({elsewhere})")
         }
+    };
+    Err(source.failure(why))
+}
+
+/// Checks that `--supersede` is for a run that waits for one lock with one holder.
+fn check_supersede(settings: &Settings, names: &[LockName], mode: Mode) -> Result<(), Failure> {
+    let Some(Sourced { source, .. }) = &settings.supersede else { return Ok(()) };
+    let why = match mode {
+        Mode::Shared => "needs an exclusive lock: not with --shared".to_owned(),
+        Mode::Slots(count) => format!("needs an exclusive lock: not with --slots {count}"),
+        Mode::Exclusive if names.len() > 1 => format!("takes one NAME, these are {}", names.len()),
+        Mode::Exclusive if settings.once_per.is_some() => "does not go with --once-per".to_owned(),
+        Mode::Exclusive if settings.wait() == Wait::No => {
+            "needs --wait: a run that does not wait supersedes nothing".to_owned()
+        }
+        Mode::Exclusive => return Ok(()),
     };
     Err(source.failure(why))
 }

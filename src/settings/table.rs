@@ -15,7 +15,7 @@ use serde_json::Value;
 use toml::de::DeValue;
 
 pub(super) use self::lock_table::{LockTable, ranked};
-use super::value::{OnLost, Setting, described, of_environment, of_flag};
+use super::value::{OnLost, Setting, Supersede, described, of_environment, of_flag};
 use super::{Source, Sourced};
 use crate::child::signals::StopSignal;
 use crate::child::stop::{Orphans, StopOptions};
@@ -185,6 +185,9 @@ settings! {
     min_hold: Duration, "--min-hold", option("Lock"), default(Duration::ZERO), check(check_min_hold);
     /// Skip the command if a run with this option that began less than this long ago succeeded
     once_per: Duration, "--once-per", option("Lock"), check(check_once_per);
+    /// Make older waiters with this option leave (75); running: the holder, too (76). Needs --wait
+    supersede: Supersede, "--supersede",
+        option("Lock", num_args(0..=1), require_equals(true), default_missing_value("waiting"));
     /// Leave background processes of the command running, wait for them, or kill them
     orphans: Orphans, "--orphans", option("Command"), default(Orphans::Leave);
     /// When the lock is lost: kill the command and exit 76, or warn and let it run

@@ -312,6 +312,22 @@ impl Choice for OnLost {
     ];
 }
 
+/// `--supersede`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Supersede {
+    /// Waiters.
+    Waiting,
+    /// The holder as well.
+    Running,
+}
+
+impl Choice for Supersede {
+    const VALUES: &'static [(Supersede, &'static str, &'static str)] = &[
+        (Supersede::Waiting, "waiting", "Older waiters leave and exit 75"),
+        (Supersede::Running, "running", "The holder stops its command and exits 76, too"),
+    ];
+}
+
 impl<T: Choice> Setting for T {
     const VALUE_NAME: &'static str = "WHAT";
     fn parse(text: &str) -> Result<T, String> {

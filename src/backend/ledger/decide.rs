@@ -13,7 +13,7 @@ use super::value::{HolderEntry, Ledger};
 use super::{history, success, view};
 use crate::backend::admin::{Raised, Removal, Revoked};
 use crate::backend::{Attempt, Ending, Intent, Loss, Refusal, Release, Renewal};
-use crate::lock::{Claim, FencingToken, Holder, Mode, Record, Revocation};
+use crate::lock::{Claim, FencingToken, Holder, Identity, Mode, Record, Revocation};
 
 /// How often a process that has released its hold checks whether the processes nested inside it have ended.
 const INSIDE_INTERVAL: Duration = Duration::from_secs(1);
@@ -54,6 +54,10 @@ pub fn claim(
         Intent::TakeNow => Effect::None,
     };
     let me = ledger.position_of(claim.token.reveal());
+    if let Some(newer) = superseding(ledger, observed, claim, me) {
+        let superseded = Refusal::Superseded(Box::new(newer));
+        return leave(ledger, observed, claim, Attempt::Refused(superseded));
+    }
     let room = Room::left_by(&ledger.holders);
     let turn = turn(&mut ledger.waiters, &room, me, claim.mode, observed);
     if turn == Turn::Ours {
@@ -316,6 +320,20 @@ fn leave(ledger: &mut Ledger, observed: &dyn Observed, claim: &Claim, attempt: A
         call_next(ledger, observed, claim.mode);
     }
     done(attempt, Effect::Leave)
+}
+
+/// Returns a run that has come later than the claim and supersedes it. It is not superseded in turn by one that came even
+/// later: that one supersedes both.
+fn superseding(
+    ledger: &Ledger,
+    observed: &dyn Observed,
+    claim: &Claim,
+    me: Option<usize>,
+) -> Option<Identity> {
+    let me = me.filter(|_| claim.identity.supersedes)?;
+    let mut behind = ledger.waiters[me + 1..].iter();
+    let newer = behind.find(|waiter| waiter.identity.supersedes && waiter.has_owner(observed))?;
+    Some(newer.identity.clone())
 }
 
 fn refuse(ledger: &mut Ledger, claim: &Claim, refusal: Refusal) -> Decision<Attempt> {

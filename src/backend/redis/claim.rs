@@ -100,6 +100,7 @@ impl RedisStore {
             outer: claim.outer.iter().map(Token::reveal).collect(),
             must_nest: claim.requires_outer_hold,
             once_per: claim.once_per.map(millis),
+            supersedes: claim.identity.supersedes,
             eviction: !self.examined,
             tries_rights: !self.examined && self.location.security.credentials.has_password(),
             as_node: as_node.clone(),

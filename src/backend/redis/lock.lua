@@ -861,6 +861,35 @@ local function busy(place, promised, delivery)
   }
 end
 
+local function supersedes(w)
+  return string.find(w.who, '"supersedes":true', 1, true) ~= nil
+end
+
+-- The first run that has come later than the claim and supersedes it.
+local function superseding()
+  local place, ids = call('ZRANK', queue, token) + 1, nil
+  repeat
+    ids = call('ZRANGE', queue, place, place + max_expired - 1)
+    for _, id in ipairs(ids) do
+      local w = read_waiter(id)
+      if w and w.ends > now and supersedes(w) then
+        return w
+      end
+    end
+    place = place + max_expired
+  until #ids < max_expired
+end
+
+-- Notifies the waiters that the claim, which has just joined the queue, supersedes.
+local function notify_superseded()
+  for _, id in ipairs(call('ZRANGE', queue, 0, call('ZRANK', queue, token) - 1)) do
+    local w = read_waiter(id)
+    if w and supersedes(w) then
+      notify(id, w, 'look')
+    end
+  end
+end
+
 -- Decides on a claim that neither has the lock nor enters a hold: grants it, or lets it wait.
 local function claim_in_order()
   local wants, of = request.mode, request.slots
@@ -878,6 +907,14 @@ local function claim_in_order()
     delivery, failure = join_queue(w)
     if failure then
       return failure
+    end
+    local newer = request.supersedes and superseding()
+    if newer then
+      leave_queue(token)
+      call_next()
+      return {outcome = 'superseded', by = newer.who}
+    elseif request.supersedes and not w then
+      notify_superseded()
     end
     granted_now, promised = turn(token, wants, of)
     if granted_now then

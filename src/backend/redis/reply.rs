@@ -95,6 +95,11 @@ pub(super) enum Outcome {
         slots: u32,
     },
     OuterLost,
+    /// A run that has come later supersedes the claim.
+    Superseded {
+        /// Its identity, as JSON.
+        by: String,
+    },
     /// The lock is stored by another version of dlock.
     OtherFormat {
         format: Option<String>,

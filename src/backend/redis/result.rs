@@ -52,6 +52,10 @@ pub(super) fn attempt(
         }
         Outcome::OtherSlots { slots } => Ok(Attempt::Refused(Refusal::Slots(slots))),
         Outcome::OuterLost => Ok(Attempt::Refused(Refusal::OuterLost)),
+        Outcome::Superseded { by } => {
+            let newer = serde_json::from_str(&by).map_err(|_| nonsense())?;
+            Ok(Attempt::Refused(Refusal::Superseded(Box::new(newer))))
+        }
         Outcome::Denied { denied } => Err(MissingRights::of(&denied, location).error(location)),
         other => Err(unexpected(&other)),
     }

@@ -66,7 +66,7 @@ macro_rules! script {
 }
 
 /// All operations on a lock.
-static LOCK: Script = script!("lock.lua", "c1cce152e5150c4552183b7a46c6768b3bd00b6d");
+static LOCK: Script = script!("lock.lua", "a3e52db3a9b0065594fee2d4146fcdd78632f449");
 
 /// Inspects locks.
 pub(super) static LOOK: Script = script!("look.lua", "8b33b9c306352511b5a81cf7b0e0b9c52c25111a");
@@ -195,6 +195,9 @@ pub(super) struct Acquire<'a> {
     /// `--once-per`
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) once_per: Option<u64>,
+    /// `--supersede`
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) supersedes: bool,
     /// Whether to report the eviction policy.
     pub(super) eviction: bool,
     /// Whether to try first what a lock needs, for a user whose rights are not known.

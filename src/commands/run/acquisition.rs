@@ -8,6 +8,7 @@ use crate::exit::{Exit, Failure};
 use crate::lease::acquire::{NotGranted, Wait};
 use crate::lease::acquire_all::{HeldLock, Keepers, Lock};
 use crate::report::{Cause, Outcome, RunReport};
+use crate::settings::Supersede;
 
 impl<'a> Run<'a> {
     /// Takes the locks. `None` if they are not held for a reason that is in the report.
@@ -56,6 +57,14 @@ impl<'a> Run<'a> {
                 report.error = Some(line);
                 Ok(None)
             }
+            Err((lock, NotGranted::Refused(Refusal::Superseded(ref newer)))) => {
+                let line = lock_wait.report_superseded(&awaited, &lock.claim, newer);
+                report.outcome = Outcome::Contended;
+                report.exit = Exit::Status(self.plan.settings.conflict_exit_code());
+                report.held_lock = Some(lock.claim.name.clone());
+                report.error = Some(line);
+                Ok(None)
+            }
             Err((lock, NotGranted::NotDue(done))) => {
                 self.reporter.done(&lock.claim.name, &done);
                 report.outcome = Outcome::Done;
@@ -85,6 +94,12 @@ impl<'a> Run<'a> {
             patience: self.plan.settings.patience(),
             terms: &self.plan.terms,
             is_ttl_chosen: self.plan.settings.ttl.is_some(),
+            supersedes_holder: self
+                .plan
+                .settings
+                .supersede
+                .as_ref()
+                .is_some_and(|known| known.value == Supersede::Running),
             consequence: "; the command did not run",
         }
     }

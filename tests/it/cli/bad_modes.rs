@@ -203,3 +203,26 @@ fn a_mode_that_the_outer_hold_does_not_allow_is_refused_at_once() {
         assert!(!store.place.path("t").exists());
     }
 }
+
+#[test]
+fn a_run_supersedes_others_only_where_it_waits_for_one_exclusive_lock() {
+    let store = Store::file();
+    let place = &store.place;
+    let run = |words: &[&str]| {
+        place.bare().args(["run", "--supersede"]).args(words).args(["--", "touch", "t"]).output()
+    };
+    for (words, message) in [
+        (&["x"][..], "--supersede: needs --wait: a run that does not wait supersedes nothing"),
+        (&["--no-wait", "x"], "--supersede: needs --wait: a run that does not wait supersedes nothing"),
+        (&["--wait", "1m", "-s", "x"], "--supersede: needs an exclusive lock: not with --shared"),
+        (&["--wait", "1m", "--slots", "3", "x"], "--supersede: needs an exclusive lock: not with --slots 3"),
+        (&["--wait", "1m", "x", "y"], "--supersede: takes one NAME, these are 2"),
+        (&["--wait", "1m", "--once-per", "1h", "x"], "--supersede: does not go with --once-per"),
+    ] {
+        assert_eq!(run(words).outcome(), (Exit::Code(64), "", &*format!("dlock: {message}\n")), "{words:?}");
+    }
+    let unknown =
+        place.bare().args(["run", "--supersede=all", "--wait", "1m", "x", "--", "touch", "t"]).output();
+    assert_eq!(unknown.exit, Exit::Code(64));
+    assert!(!place.path("t").exists());
+}

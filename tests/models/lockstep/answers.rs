@@ -115,6 +115,10 @@ pub(super) fn of_script(reply: &Json, once_per: Option<Duration>) -> Answer {
             slot: field(reply, "slot"),
             undated: time(reply, "undated"),
         }),
+        "superseded" => {
+            let newer = serde_json::from_str(&text(reply, "by")).unwrap();
+            Answer::Refused(Refusal::Superseded(Box::new(newer)))
+        }
         "busy" => {
             let now: u64 = field(reply, "now").unwrap();
             let records: Vec<String> = field(reply, "records").unwrap_or_default();

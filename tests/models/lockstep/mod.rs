@@ -146,6 +146,15 @@ fn a_success_is_looked_for_alike() {
 }
 
 #[test]
+fn superseded_waiters_leave_alike() {
+    use Request::{Claim, Release, Try};
+    let superseding =
+        |modes: &[Mode]| Case { supersedes: true, ..case("supersede", modes, &[Claim, Try, Release], 5) };
+    let of_other_leases = Case { leases: &[1, 3, 1], ..superseding(&[X, X, X]) };
+    assert_equal(&[ORDER_OF_OUTCOMES], &[superseding(&[X, X, X]), of_other_leases]);
+}
+
+#[test]
 fn waiters_with_other_leases_are_called_alike() {
     use Request::{Claim, Release};
     let case = |name| Case { leases: &[1, 2, 4, 8], ..case(name, &[X, X, X, X], &[Claim, Release], 5) };

@@ -61,6 +61,8 @@ pub(super) struct Case {
     pub(super) nested: Option<bool>,
     pub(super) min_hold: Duration,
     pub(super) once_per: Option<Duration>,
+    /// Whether the runs are those of `--supersede`.
+    pub(super) supersedes: bool,
     /// Whether the script calls waiters although it is not their turn, in case that those ahead are dead.
     pub(super) calls_ahead: bool,
     /// The length of the lease of each client, as a multiple of the shortest.
@@ -75,6 +77,7 @@ pub(super) const CASE: Case = Case {
     nested: None,
     min_hold: Duration::ZERO,
     once_per: None,
+    supersedes: false,
     calls_ahead: false,
     leases: &[1],
 };
@@ -172,7 +175,12 @@ impl<'a> Lockstep<'a> {
         Claim {
             mode: modes[client],
             min_hold: *min_hold,
-            identity: Identity { host: HOSTS[client].to_owned(), pid: 7, ..Identity::default() },
+            identity: Identity {
+                host: HOSTS[client].to_owned(),
+                pid: 7,
+                supersedes: self.case.supersedes,
+                ..Identity::default()
+            },
             outer: if is_inside { vec![Token::from_text(token(0))] } else { Vec::new() },
             requires_outer_hold: is_inside && nested.unwrap_or_default(),
             once_per: *once_per,

@@ -90,6 +90,9 @@ impl Scripted<'_> {
         if let Some(period) = claim.once_per {
             fields["once_per"] = ms(period).into();
         }
+        if claim.identity.supersedes {
+            fields["supersedes"] = true.into();
+        }
         answers::of_script(&self.run("acquire", token, fields), claim.once_per)
     }
 

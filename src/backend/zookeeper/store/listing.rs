@@ -288,7 +288,8 @@ impl ZooKeeperStore {
     /// Returns the nodes whose values matter and were not read, by their places in the list.
     fn unread(&self, purpose: &Purpose) -> Vec<usize> {
         let count = match purpose {
-            Purpose::Claim(claim) => {
+            // Any of those behind it may supersede it.
+            Purpose::Claim(claim) if !claim.identity.supersedes => {
                 let entitled = entitled(&self.nodes);
                 // The slots that are taken, and the hold that a nested run enters, may be any of them.
                 let is_any = matches!(claim.mode, Mode::Slots(_)) || !claim.outer.is_empty();

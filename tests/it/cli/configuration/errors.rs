@@ -6,7 +6,7 @@ use crate::support::running::Exit;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 
-const LOCKS: &str = "backend, wait, retry, ttl, stop_signal, grace, max_runtime, min_hold, once_per, orphans, \
+const LOCKS: &str = "backend, wait, retry, ttl, stop_signal, grace, max_runtime, min_hold, once_per, supersede, orphans, \
                      on_lost, slots, conflict_exit_code, note, quiet, require_server, report, metrics_file";
 const DURATION: &str = "expected a duration like 250ms, 90s, 5m, 1h30m or 1d (a bare number is seconds)";
 

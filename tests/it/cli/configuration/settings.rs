@@ -8,7 +8,7 @@ use crate::support::running::Exit;
 fn every_setting_of_a_file_is_read() {
     let place = Place::new();
     let text = "backend = \"file:\"\n[locks.x]\nwait = \"1m\"\nretry = 5\nttl = 90.5\nstop_signal = \"sigusr1\"\ngrace = \"2s\"\nmax_runtime = \"1h\"\n\
-                min_hold = \"1d\"\nonce_per = \"23h\"\norphans = \"wait\"\non_lost = \"warn\"\nslots = 7\nconflict_exit_code = 0\nnote = \"n\"\n\
+                min_hold = \"1d\"\nonce_per = \"23h\"\nsupersede = \"running\"\norphans = \"wait\"\non_lost = \"warn\"\nslots = 7\nconflict_exit_code = 0\nnote = \"n\"\n\
                 quiet = true\nrequire_server = true\nreport = \"/r.json\"\nmetrics_file = \"/m.prom\"";
     for (key, value) in [
         ("backend", "\"file:\""),
@@ -20,6 +20,7 @@ fn every_setting_of_a_file_is_read() {
         ("max_runtime", "\"1h\""),
         ("min_hold", "\"1d\""),
         ("once_per", "\"23h\""),
+        ("supersede", "\"running\""),
         ("orphans", "\"wait\""),
         ("on_lost", "\"warn\""),
         ("slots", "7"),

@@ -62,7 +62,7 @@ conflict_exit_code = 75       # default
 note               = "ours"   # c.toml:14
 quiet              = true     # --quiet
 require_server     = false    # default
-# not set: once_per, report, metrics_file
+# not set: once_per, supersede, report, metrics_file
 "#;
     assert_eq!(shown(&Place::new(), &["-q"], &[("DLOCK_TTL", "20")]), expected);
 }
@@ -90,7 +90,7 @@ conflict_exit_code = 0           # c.toml:12, [locks."nightly-*"]
 note               = "ours"      # c.toml:14, [locks."*"]
 quiet              = false       # default
 require_server     = false       # default
-# not set: once_per, report, metrics_file
+# not set: once_per, supersede, report, metrics_file
 "#;
     let arguments = ["nightly-db", "-b", "v1.2"];
     let found = shown(&Place::new(), &arguments, &[("DLOCK_WAIT", "forever"), ("DLOCK_BACKEND", "garbage")]);
@@ -116,7 +116,10 @@ fn without_a_file_the_defaults_are_shown() {
 #[test]
 fn an_unset_backend_is_shown_as_not_set() {
     let found = printed(show(&Place::new(), ""));
-    assert!(found.ends_with("# not set: backend, once_per, note, report, metrics_file\n"), "{found}");
+    assert!(
+        found.ends_with("# not set: backend, once_per, supersede, note, report, metrics_file\n"),
+        "{found}"
+    );
 }
 
 #[test]

@@ -64,6 +64,9 @@ macro_rules! one_holder_run_checks {
                 an_expired_wait_leaves_no_trace: Pooling Majority Data Gate;
                 a_signal_ends_a_wait_and_leaves_no_trace: Majority;
             }
+            supersede {
+                a_newer_run_ends_the_older_ones: Majority Data;
+            }
             several_locks {
                 all_are_held_and_all_are_freed: Placement;
                 all_locks_or_none_are_acquired: Pooling Placement Majority Gate;
@@ -283,6 +286,9 @@ macro_rules! one_holder_trait_checks {
                 a_repeated_request_keeps_the_queue_position: Failover Majority;
                 a_queue_position_outlasts_its_connection: Failover Majority;
                 a_queue_position_ends_with_its_lease: Failover Majority Data;
+            }
+            supersede {
+                older_waiters_leave_to_a_newer_one: Request Majority Data Gate;
             }
             nesting {
                 the_last_inner_hold_decides: Request Majority Data Gate;

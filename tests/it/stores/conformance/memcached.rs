@@ -155,6 +155,10 @@ super::topics! { MemcachedRig::new;
         a_hold_that_was_not_inspected_is_not_removed
         a_dropped_inspection_leaves_the_store_usable
     }
+    supersede {
+        a_newer_run_ends_the_older_ones
+        older_waiters_leave_to_a_newer_one
+    }
     overdue {
         the_last_success_outlives_later_failures
     }

@@ -112,6 +112,10 @@ macro_rules! polled {
                 a_waiter_that_finds_it_done_passes_its_turn_on
                 a_held_lock_is_busy_even_if_the_next_run_is_not_due
             }
+            supersede {
+                a_newer_run_ends_the_older_ones
+                older_waiters_leave_to_a_newer_one
+            }
             overdue {
                 the_last_success_outlives_later_failures
                 a_success_of_a_revoked_hold_does_not_count

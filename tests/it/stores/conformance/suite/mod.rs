@@ -21,3 +21,4 @@ pub mod revocation;
 pub mod several_locks;
 pub mod sharing;
 pub mod slots;
+pub mod supersede;

@@ -1,0 +1,54 @@
+//! `--supersede`: the newest of the runs that have it stays.
+
+use crate::stores::conformance::client::Client;
+use crate::stores::conformance::rig::Rig;
+use crate::support::running::Exit;
+use dlock::backend::{Attempt, Refusal};
+
+fn superseding(rig: &dyn Rig, host: &str) -> Client {
+    let mut client = Client::new(rig, "x");
+    (client.claim.identity.supersedes, client.claim.identity.host) = (true, host.to_owned());
+    client
+}
+
+/// Waiters without the option keep their places, and so do those that have come later.
+pub async fn older_waiters_leave_to_a_newer_one(rig: &mut dyn Rig) {
+    let mut owner = superseding(rig, "owner");
+    owner.acquire().await;
+    let (mut plain, mut older, mut newer) =
+        (Client::new(rig, "x"), superseding(rig, "older"), superseding(rig, "newer"));
+    plain.queue().await;
+    older.queue().await;
+    newer.queue().await;
+    match older.wait_in_line().await {
+        Attempt::Refused(Refusal::Superseded(by)) => assert_eq!(by.host, "newer"),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(rig.waiters("x"), 2, "nothing of it is left in the queue");
+    owner.renew().await;
+    assert_eq!((plain.queue().await.position, newer.queue().await.position), (Some(1), Some(2)));
+    owner.release().await;
+    plain.claim_turn().await;
+    plain.release().await;
+    newer.claim_turn().await;
+}
+
+/// With `running`, the holder ends too, as by `dlock break`.
+pub async fn a_newer_run_ends_the_older_ones(rig: &mut dyn Rig) {
+    let run = |option: &str| rig.run().args(["-v", option, "--wait", "forever"]);
+    let mut holder = run("--supersede").sh("echo ready; exec sleep 1000").spawn();
+    holder.await_ready();
+    let mut older = run("--supersede").sh("echo older >>log").spawn();
+    older.await_stderr("; waiting at position 1\n");
+    let mut newer = run("--supersede=running").sh("echo newer >>log").spawn();
+    let pid = newer.pid();
+    assert_eq!(newer.wait().exit, Exit::Code(0));
+    let (held, waited) = (holder.wait(), older.wait());
+    assert_eq!((held.exit, waited.exit), (Exit::Code(76), Exit::Code(75)), "{held:?} {waited:?}");
+    let reason = format!(": superseded by a later run (pid {pid}, sh)");
+    assert!(held.stderr.contains(&reason), "{}", held.stderr);
+    let host = dlock::identity::host();
+    let line = format!("dlock: x: superseded by {host} (pid {pid}, ");
+    assert!(waited.stderr.contains(&line), "{}", waited.stderr);
+    assert_eq!(rig.place().read("log"), "newer\n");
+}
