@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Tests the packages: the Debian package is installed into an otherwise empty directory and run there, against
 # a Redis by address, by /etc/hosts and by DNS; then removed. The tarball is unpacked and run, and so are the
-# GitHub action, the GitLab template and the command line of the systemd service.
+# GitHub action, the GitLab template and the command line of the systemd service. The bill of materials is compared with
+# the binary and with Cargo.lock.
 #
 #   tests/packages.sh [DIRECTORY]       what packaging/build.sh has built there; default: target/dist
 set -euo pipefail
@@ -37,6 +38,8 @@ dist=$(realpath "${1:-target/dist}")
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
 deb=$(compgen -G "$dist/dlock_$version-*.deb") || die "no package in $dist: packaging/build.sh"
 tarball=$(compgen -G "$dist/dlock-$version-*.tar.gz") || die "no tarball in $dist: packaging/build.sh"
+bill=${tarball%.tar.gz}.cdx.json
+[ -f "$bill" ] || die "no bill of materials in $dist: packaging/build.sh"
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/dlock-packages.XXXXXX")
 redis='' dns=''
@@ -195,6 +198,37 @@ unpacked=$work/$(basename "$tarball" .tar.gz)
 check "it says its version" "$ours" "$("$unpacked/dlock" --version)"
 check "the same binary" same "$(same "$unpacked/dlock" "$dist/dlock")"
 check "the same pages and completions" "" "$(diff -r man "$unpacked/man"; diff -r completions "$unpacked/completions")"
+
+# --- the bill of materials --------------------------------------------------------------------------------------------
+echo "== $(basename "$bill")"
+check "it names what is linked, and nothing else" "" "$(python3 - "$bill" "$dist/dlock" <<'BILL'
+import json, pathlib, re, sys
+bill, binary = json.loads(pathlib.Path(sys.argv[1]).read_text()), pathlib.Path(sys.argv[2]).read_text("latin-1")
+crates = {(c["name"], c["version"]): c["hashes"][0]["content"] for c in bill["components"] if c["purl"].startswith("pkg:cargo/")}
+entry = r'^name = "(.*)"\nversion = "(.*)"\nsource = ".*"\nchecksum = "(.*)"$'
+locked = {(name, version): sum for name, version, sum in re.findall(entry, pathlib.Path("Cargo.lock").read_text(), re.M)}
+for crate, sum in crates.items():
+    if locked.get(crate) != sum:
+        print(f"{crate}: Cargo.lock has the sum {locked.get(crate)}")
+# The message of a panic contains the path of its source.
+named = set(re.findall(r"/registry/src/[^/]+/([A-Za-z0-9_-]+?)-([0-9]+\.[0-9]+\.[0-9]+[^/]*)/", binary))
+for name, version in sorted(named):
+    if (name, version) not in crates:
+        print(f"{name} {version} is in the binary, and not in the bill")
+if len(named) < 20:
+    print(f"the binary names only {len(named)} crates")
+names = {name for name, _ in crates}
+dependencies = re.search(r"^\[dependencies\]$(.*?)^\[", pathlib.Path("Cargo.toml").read_text(), re.M | re.S)[1]
+for name, rest in re.findall(r"^([a-z0-9_-]+) = (.*)$", dependencies, re.M):
+    renamed = re.search('package = "(.*?)"', rest)
+    if (renamed[1] if renamed else name) not in names:
+        print(f"{name} is in Cargo.toml, and not in the bill")
+for name in names & {"mlua", "rcgen", "tempfile", "clap_derive", "cc"}:
+    print(f"{name} is for tests or for the build, and in the bill")
+for name in {"rust-std", "glibc"} - {c["name"] for c in bill["components"]}:
+    print(f"{name} is not in the bill")
+BILL
+)"
 
 # --- the service ------------------------------------------------------------------------------------------------------
 echo "== dlock-nightly.service"
