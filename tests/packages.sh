@@ -2,7 +2,7 @@
 # Tests the packages: the Debian package is installed into an otherwise empty directory and run there, against
 # a Redis by address, by /etc/hosts and by DNS; then removed. The tarball is unpacked and run, and so are the
 # GitHub action, the GitLab template and the command line of the systemd service. The bill of materials is compared with
-# the binary and with Cargo.lock.
+# the binary and with Cargo.lock, and packaging/release.sh puts a release together.
 #
 #   tests/packages.sh [DIRECTORY]       what packaging/build.sh has built there; default: target/dist
 set -euo pipefail
@@ -229,6 +229,42 @@ for name in {"rust-std", "glibc"} - {c["name"] for c in bill["components"]}:
     print(f"{name} is not in the bill")
 BILL
 )"
+
+# --- the release ------------------------------------------------------------------------------------------------------
+echo "== release.sh"
+release() { { packaging/release.sh "$@" >/dev/null; } 2>&1 && echo "exit 0" || echo "exit $?"; }
+check "it puts a release together" "exit 0" "$(release "$work/release" "$dist")"
+files="SHA256SUMS $(basename "$bill") $(basename "$tarball") $(basename "$deb")"
+check "the files" "$(tr ' ' '\n' <<<"$files" | LC_ALL=C sort)" "$(find "$work/release/files" -type f -printf '%f\n' | LC_ALL=C sort)"
+check "their sums" "$(tr ' ' '\n' <<<"$files" | sed '/^SHA256SUMS$/d; s/$/: OK/' | LC_ALL=C sort)" \
+    "$(cd "$work/release/files" && sha256sum --strict --check SHA256SUMS 2>&1 | LC_ALL=C sort)"
+check "the archive, as a user gets it" "$ours" "$(mkdir "$work/user" && cd "$work/user" &&
+    curl --silent "file://$work/release/files/$(basename "$tarball")" | tar -xz && "./$(basename "$unpacked")/dlock" --version)"
+image=$(echo "$work"/release/image/dist/*)
+check "what the image gets" "dlock doc/LICENSE-APACHE doc/LICENSE-MIT doc/third-party.txt" \
+    "$(find "$image" -type f -printf '%P\n' | LC_ALL=C sort | xargs)"
+check "for this architecture" "$(dpkg --print-architecture)" "$(basename "$image")"
+check "the binary of the image" "$ours" "$("$image/dlock" --version)"
+check "the notes" yes "$(grep '^- ' "$work/release/notes.md" >/dev/null && echo yes)"
+check "a second architecture that is the same" "release.sh: $(awk '$2 != "dlock" { print $2; exit }' "$dist/SHA256SUMS") is in two directories
+exit 1" "$(release "$work/twice" "$dist" "$dist")"
+cp -R "$dist" "$work/changed"
+echo >>"$work/changed/$(basename "$deb")"
+check "a file that was changed after the build" "exit 1" "$(release "$work/refused" "$work/changed" | tail -n 1)"
+check "is not released" "" "$(find "$work/refused/files" -type f)"
+mkdir -p "$work/source/packaging"
+cp packaging/release.sh "$work/source/packaging"
+tagged() { # version in Cargo.toml, tag, changelog
+    echo "version = \"$1\"" >"$work/source/Cargo.toml"
+    printf '%b\n' "$3" >"$work/source/CHANGELOG.md"
+    "$work/source/packaging/release.sh" --check "$2" 2>&1 | sed 's/^release.sh: //'
+}
+check "a tag" "1.2.3" "$(tagged 1.2.3 v1.2.3 '## [Unreleased]\n\n## [1.2.3] - today\n\n- new\n\n## [1.2.2]\n\n- old')"
+check "no tag" "1.2.3" "$(tagged 1.2.3 '' '## [Unreleased]\n\n- next\n\n## [1.2.3]\n\n- new')"
+check "the tag of another version" "the tag is v1.2.4, and the version in Cargo.toml is 1.2.3" "$(tagged 1.2.3 v1.2.4 '## [1.2.3]\n\n- new')"
+check "changes of no version" "CHANGELOG.md has changes under [Unreleased]: they belong to 1.2.3" \
+    "$(tagged 1.2.3 v1.2.3 '## [Unreleased]\n\n- next\n\n## [1.2.3]\n\n- new')"
+check "a version without changes" "CHANGELOG.md says nothing about 1.2.3" "$(tagged 1.2.3 v1.2.3 '## [1.2.3]\n\n## [1.2.2]\n\n- old')"
 
 # --- the service ------------------------------------------------------------------------------------------------------
 echo "== dlock-nightly.service"
