@@ -4,9 +4,10 @@
 #   packaging/build.sh [DIRECTORY]            default: target/dist
 #   packaging/build.sh --binary [DIRECTORY]   only the binary
 #
-#   DIRECTORY/dlock                         the binary: static, runs on every Linux of this architecture
-#   DIRECTORY/dlock-VERSION-TARGET.tar.gz   the same with man pages, completions, examples and licences
-#   DIRECTORY/dlock_VERSION-1_ARCH.deb      the same for Debian and Ubuntu
+#   DIRECTORY/dlock                           the binary: static, runs on every Linux of this architecture
+#   DIRECTORY/dlock-VERSION-TARGET.tar.gz     the same with man pages, completions, examples and licences
+#   DIRECTORY/dlock_VERSION-1_ARCH.deb        the same for Debian and Ubuntu
+#   DIRECTORY/dlock-VERSION-TARGET.cdx.json   the bill of materials: what is linked into it, as CycloneDX
 #   DIRECTORY/SHA256SUMS
 #
 # For this host's architecture, or for CARGO_BUILD_TARGET (x86_64-unknown-linux-gnu, aarch64-unknown-linux-gnu).
@@ -102,6 +103,7 @@ gzip -9nkf target/packaging/third-party.txt
 gzip -9n <CHANGELOG.md >target/packaging/changelog.gz
 
 name=dlock-$version-$target
+python3 packaging/third-party.py --sbom "$target" >"$dist/$name.cdx.json"
 rm -rf "target/packaging/$name"
 mkdir -p "target/packaging/$name/examples"
 cp "$dist/dlock" README.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE target/packaging/third-party.txt "target/packaging/$name"
@@ -124,5 +126,6 @@ rm -f "$dist"/dlock_*.deb
 cargo deb --profile dist --no-build --no-strip --locked --target "$target" --output "$dist/"
 deb=$(compgen -G "$dist/dlock_${version}-*.deb") || die "cargo-deb made no package in $dist"
 
-(cd "$dist" && sha256sum dlock "$name.tar.gz" "$(basename "$deb")" >SHA256SUMS)
-for file in dlock "$name.tar.gz" "$(basename "$deb")"; do say "$dist/$file: $(mebibytes "$dist/$file")"; done
+files=(dlock "$name.tar.gz" "$(basename "$deb")" "$name.cdx.json")
+(cd "$dist" && sha256sum "${files[@]}" >SHA256SUMS)
+for file in "${files[@]}"; do say "$dist/$file: $(mebibytes "$dist/$file")"; done

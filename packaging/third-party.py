@@ -1,43 +1,50 @@
 #!/usr/bin/env python3
-"""Prints the licences of everything that is linked into dlock, with their texts: most of them ask for that.
+"""Prints what is linked into dlock: the licences with their texts, which most of them ask for, or a bill of materials.
 
-third-party.py TARGET     to be run in the root of the source
+third-party.py TARGET             to be run in the root of the source
+third-party.py --sbom TARGET      CycloneDX 1.6, https://cyclonedx.org/docs/1.6/json/
+
+The same source gives the same text: the time of the bill is that of SOURCE_DATE_EPOCH, if it is set.
 """
 
+import datetime
 import json
+import os
 import pathlib
+import re
 import subprocess
 import sys
+import urllib.parse
+import uuid
 
 TEXTS = ("license", "licence", "copying", "notice", "unlicense")
 
 
+def output(*command, **options):
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, **options).stdout
+
+
 def metadata(target):
-    command = ["cargo", "metadata", "--format-version", "1", "--locked", "--filter-platform", target]
-    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+    return json.loads(output("cargo", "metadata", "--format-version", "1", "--locked", "--filter-platform", target))
 
 
-def linked(graph):
-    """The packages that the binary is made of: not those of build scripts, macros and tests."""
-    nodes = {node["id"]: node for node in graph["resolve"]["nodes"]}
-    macros = {p["id"] for p in graph["packages"] if any("proc-macro" in target["kind"] for target in p["targets"])}
-    found, open_ends = set(), [graph["resolve"]["root"]]
-    while open_ends:
-        for dependency in nodes[open_ends.pop()]["deps"]:
-            if any(kind["kind"] is None for kind in dependency["dep_kinds"]) and dependency["pkg"] not in found | macros:
-                found.add(dependency["pkg"])
-                open_ends.append(dependency["pkg"])
-    return sorted((p for p in graph["packages"] if p["id"] in found), key=lambda p: (p["name"], p["version"]))
+def linked(graph, target):
+    """The packages that the binary is made of: not those of build scripts, macros and tests.
+
+    `cargo metadata` gives a package the features that tests need, too, and with them dependencies that the binary has not.
+    """
+    lines = ["--edges", "normal,no-proc-macro", "--prefix", "none", "--format", "{p}"]
+    tree = output("cargo", "tree", "--locked", "--target", target, *lines)
+    names = {tuple(line.split()[:2]) for line in tree.splitlines()}
+    crates = [package for package in graph["packages"] if package["id"] != graph["resolve"]["root"]]
+    found = [package for package in crates if (package["name"], f"v{package['version']}") in names]
+    return sorted(found, key=lambda package: (package["name"], package["version"]))
 
 
-def main():
-    [target] = sys.argv[1:]
-    packages = linked(metadata(target))
+def print_licences(packages):
     texts = {}
     print("dlock contains the Rust standard library (MIT OR Apache-2.0, https://www.rust-lang.org) and these crates:\n")
     for package in packages:
-        if not package["license"]:
-            sys.exit(f"third-party.py: {package['name']} names no licence")
         title = f"{package['name']} {package['version']}"
         print(f"  {title}: {package['license']}; {package['repository'] or 'https://crates.io/crates/' + package['name']}")
         for file in sorted(pathlib.Path(package["manifest_path"]).parent.iterdir()):
@@ -46,6 +53,80 @@ def main():
                 texts.setdefault(text, []).append(f"{title} ({file.name})")
     for text, whose in texts.items():
         print(f"\n\n{'=' * 100}\n{', '.join(whose)}\n{'=' * 100}\n\n{text}")
+
+
+def libc_version(target):
+    """That of the compiler which links for this target."""
+    compiler = os.environ.get(f"CARGO_TARGET_{target.upper().replace('-', '_')}_LINKER", "cc")
+    text = output(compiler, "-E", "-P", "-include", "features.h", "-", input="__GLIBC__ __GLIBC_MINOR__\n")
+    return ".".join(text.split()[-2:])
+
+
+def component(kind, name, version, licence, purl):
+    # Before SPDX expressions, crates separated their licences by a slash.
+    licences = [{"expression": re.sub(" */ *", " OR ", licence)}]
+    return {"type": kind, "bom-ref": purl, "name": name, "version": version, "licenses": licences, "purl": purl}
+
+
+def crate(package, sums):
+    name, version = package["name"], package["version"]
+    found = component("library", name, version, package["license"], f"pkg:cargo/{name}@{urllib.parse.quote(version)}")
+    found["hashes"] = [{"alg": "SHA-256", "content": sums[name, version]}]
+    if package["repository"]:
+        found["externalReferences"] = [{"type": "vcs", "url": package["repository"]}]
+    return found
+
+
+def print_sbom(graph, packages, target):
+    entry = r'^name = "(.*)"\nversion = "(.*)"\nsource = ".*"\nchecksum = "(.*)"$'
+    locked = re.findall(entry, pathlib.Path("Cargo.lock").read_text(), re.MULTILINE)
+    sums = {(name, version): checksum for name, version, checksum in locked}
+    [root] = [package for package in graph["packages"] if package["id"] == graph["resolve"]["root"]]
+    # Not pkg:cargo, which would be the package of crates.io with that name.
+    dlock = component("application", "dlock", root["version"], root["license"], f"pkg:generic/dlock@{root['version']}")
+    rust = re.search("^release: (.*)$", output("rustc", "-vV"), re.MULTILINE)[1]
+    libc = libc_version(target)
+    runtime = [
+        component("library", "rust-std", rust, "MIT OR Apache-2.0", f"pkg:generic/rust-std@{rust}"),
+        component("library", "glibc", libc, "LGPL-2.1-or-later", f"pkg:generic/glibc@{libc}"),
+    ]
+    crates = {package["id"]: crate(package, sums) for package in packages}
+    nodes = {node["id"]: node["deps"] for node in graph["resolve"]["nodes"]}
+
+    def needs(package):
+        return sorted(crates[dependency["pkg"]]["bom-ref"] for dependency in nodes[package] if dependency["pkg"] in crates)
+
+    dependencies = [{"ref": dlock["bom-ref"], "dependsOn": needs(root["id"]) + [part["bom-ref"] for part in runtime]}]
+    dependencies += [{"ref": crates[package]["bom-ref"], "dependsOn": needs(package)} for package in crates]
+    time = datetime.datetime.fromtimestamp(int(os.environ.get("SOURCE_DATE_EPOCH", "0")), datetime.timezone.utc)
+    bill = {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {
+            "timestamp": time.isoformat().replace("+00:00", "Z"),
+            "component": {**dlock, "properties": [{"name": "dlock:target", "value": target}]},
+        },
+        "components": [*crates.values(), *runtime],
+        "dependencies": dependencies,
+    }
+    bill["serialNumber"] = uuid.uuid5(uuid.NAMESPACE_OID, json.dumps(bill)).urn
+    print(json.dumps(bill, indent=2))
+
+
+def main():
+    *options, target = sys.argv[1:]
+    graph = metadata(target)
+    packages = linked(graph, target)
+    for package in packages:
+        if not package["license"]:
+            sys.exit(f"third-party.py: {package['name']} names no licence")
+    if options == ["--sbom"]:
+        print_sbom(graph, packages, target)
+    elif options == []:
+        print_licences(packages)
+    else:
+        sys.exit(f"third-party.py: unknown options {options}; there is only --sbom")
 
 
 main()

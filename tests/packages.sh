@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Tests the packages: the Debian package is installed into an otherwise empty directory and run there, against
 # a Redis by address, by /etc/hosts and by DNS; then removed. The tarball is unpacked and run, and so are the
-# GitHub action, the GitLab template and the command line of the systemd service.
+# GitHub action, the GitLab template and the command line of the systemd service. The bill of materials is compared with
+# the binary and with Cargo.lock, and packaging/release.sh puts a release together.
 #
 #   tests/packages.sh [DIRECTORY]       what packaging/build.sh has built there; default: target/dist
 set -euo pipefail
@@ -37,6 +38,8 @@ dist=$(realpath "${1:-target/dist}")
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
 deb=$(compgen -G "$dist/dlock_$version-*.deb") || die "no package in $dist: packaging/build.sh"
 tarball=$(compgen -G "$dist/dlock-$version-*.tar.gz") || die "no tarball in $dist: packaging/build.sh"
+bill=${tarball%.tar.gz}.cdx.json
+[ -f "$bill" ] || die "no bill of materials in $dist: packaging/build.sh"
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/dlock-packages.XXXXXX")
 redis='' dns=''
@@ -195,6 +198,73 @@ unpacked=$work/$(basename "$tarball" .tar.gz)
 check "it says its version" "$ours" "$("$unpacked/dlock" --version)"
 check "the same binary" same "$(same "$unpacked/dlock" "$dist/dlock")"
 check "the same pages and completions" "" "$(diff -r man "$unpacked/man"; diff -r completions "$unpacked/completions")"
+
+# --- the bill of materials --------------------------------------------------------------------------------------------
+echo "== $(basename "$bill")"
+check "it names what is linked, and nothing else" "" "$(python3 - "$bill" "$dist/dlock" <<'BILL'
+import json, pathlib, re, sys
+bill, binary = json.loads(pathlib.Path(sys.argv[1]).read_text()), pathlib.Path(sys.argv[2]).read_text("latin-1")
+crates = {(c["name"], c["version"]): c["hashes"][0]["content"] for c in bill["components"] if c["purl"].startswith("pkg:cargo/")}
+entry = r'^name = "(.*)"\nversion = "(.*)"\nsource = ".*"\nchecksum = "(.*)"$'
+locked = {(name, version): sum for name, version, sum in re.findall(entry, pathlib.Path("Cargo.lock").read_text(), re.M)}
+for crate, sum in crates.items():
+    if locked.get(crate) != sum:
+        print(f"{crate}: Cargo.lock has the sum {locked.get(crate)}")
+# The message of a panic contains the path of its source.
+named = set(re.findall(r"/registry/src/[^/]+/([A-Za-z0-9_-]+?)-([0-9]+\.[0-9]+\.[0-9]+[^/]*)/", binary))
+for name, version in sorted(named):
+    if (name, version) not in crates:
+        print(f"{name} {version} is in the binary, and not in the bill")
+if len(named) < 20:
+    print(f"the binary names only {len(named)} crates")
+names = {name for name, _ in crates}
+dependencies = re.search(r"^\[dependencies\]$(.*?)^\[", pathlib.Path("Cargo.toml").read_text(), re.M | re.S)[1]
+for name, rest in re.findall(r"^([a-z0-9_-]+) = (.*)$", dependencies, re.M):
+    renamed = re.search('package = "(.*?)"', rest)
+    if (renamed[1] if renamed else name) not in names:
+        print(f"{name} is in Cargo.toml, and not in the bill")
+for name in names & {"mlua", "rcgen", "tempfile", "clap_derive", "cc"}:
+    print(f"{name} is for tests or for the build, and in the bill")
+for name in {"rust-std", "glibc"} - {c["name"] for c in bill["components"]}:
+    print(f"{name} is not in the bill")
+BILL
+)"
+
+# --- the release ------------------------------------------------------------------------------------------------------
+echo "== release.sh"
+release() { { packaging/release.sh "$@" >/dev/null; } 2>&1 && echo "exit 0" || echo "exit $?"; }
+check "it puts a release together" "exit 0" "$(release "$work/release" "$dist")"
+files="SHA256SUMS $(basename "$bill") $(basename "$tarball") $(basename "$deb")"
+check "the files" "$(tr ' ' '\n' <<<"$files" | LC_ALL=C sort)" "$(find "$work/release/files" -type f -printf '%f\n' | LC_ALL=C sort)"
+check "their sums" "$(tr ' ' '\n' <<<"$files" | sed '/^SHA256SUMS$/d; s/$/: OK/' | LC_ALL=C sort)" \
+    "$(cd "$work/release/files" && sha256sum --strict --check SHA256SUMS 2>&1 | LC_ALL=C sort)"
+check "the archive, as a user gets it" "$ours" "$(mkdir "$work/user" && cd "$work/user" &&
+    curl --silent "file://$work/release/files/$(basename "$tarball")" | tar -xz && "./$(basename "$unpacked")/dlock" --version)"
+image=$(echo "$work"/release/image/dist/*)
+check "what the image gets" "dlock doc/LICENSE-APACHE doc/LICENSE-MIT doc/third-party.txt" \
+    "$(find "$image" -type f -printf '%P\n' | LC_ALL=C sort | xargs)"
+check "for this architecture" "$(dpkg --print-architecture)" "$(basename "$image")"
+check "the binary of the image" "$ours" "$("$image/dlock" --version)"
+check "the notes" yes "$(grep '^- ' "$work/release/notes.md" >/dev/null && echo yes)"
+check "a second architecture that is the same" "release.sh: $(awk '$2 != "dlock" { print $2; exit }' "$dist/SHA256SUMS") is in two directories
+exit 1" "$(release "$work/twice" "$dist" "$dist")"
+cp -R "$dist" "$work/changed"
+echo >>"$work/changed/$(basename "$deb")"
+check "a file that was changed after the build" "exit 1" "$(release "$work/refused" "$work/changed" | tail -n 1)"
+check "is not released" "" "$(find "$work/refused/files" -type f)"
+mkdir -p "$work/source/packaging"
+cp packaging/release.sh "$work/source/packaging"
+tagged() { # version in Cargo.toml, tag, changelog
+    echo "version = \"$1\"" >"$work/source/Cargo.toml"
+    printf '%b\n' "$3" >"$work/source/CHANGELOG.md"
+    "$work/source/packaging/release.sh" --check "$2" 2>&1 | sed 's/^release.sh: //'
+}
+check "a tag" "1.2.3" "$(tagged 1.2.3 v1.2.3 '## [Unreleased]\n\n## [1.2.3] - today\n\n- new\n\n## [1.2.2]\n\n- old')"
+check "no tag" "1.2.3" "$(tagged 1.2.3 '' '## [Unreleased]\n\n- next\n\n## [1.2.3]\n\n- new')"
+check "the tag of another version" "the tag is v1.2.4, and the version in Cargo.toml is 1.2.3" "$(tagged 1.2.3 v1.2.4 '## [1.2.3]\n\n- new')"
+check "changes of no version" "CHANGELOG.md has changes under [Unreleased]: they belong to 1.2.3" \
+    "$(tagged 1.2.3 v1.2.3 '## [Unreleased]\n\n- next\n\n## [1.2.3]\n\n- new')"
+check "a version without changes" "CHANGELOG.md says nothing about 1.2.3" "$(tagged 1.2.3 v1.2.3 '## [1.2.3]\n\n## [1.2.2]\n\n- old')"
 
 # --- the service ------------------------------------------------------------------------------------------------------
 echo "== dlock-nightly.service"
