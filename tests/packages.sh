@@ -236,6 +236,10 @@ release() { { packaging/release.sh "$@" >/dev/null; } 2>&1 && echo "exit 0" || e
 check "it puts a release together" "exit 0" "$(release "$work/release" "$dist")"
 files="SHA256SUMS $(basename "$bill") $(basename "$tarball") $(basename "$deb")"
 check "the files" "$(tr ' ' '\n' <<<"$files" | LC_ALL=C sort)" "$(find "$work/release/files" -type f -printf '%f\n' | LC_ALL=C sort)"
+# README.md names those of x86_64.
+for name in $(sed "s/\$(uname -m)/$(uname -m)/; s/_amd64/_$(dpkg --print-architecture)/" README.md | grep -oE 'dlock[-_][0-9][^ "*]*\.(tar\.gz|deb)'); do
+    check "README.md names $name" yes "$([ -f "$work/release/files/$name" ] && echo yes)"
+done
 check "their sums" "$(tr ' ' '\n' <<<"$files" | sed '/^SHA256SUMS$/d; s/$/: OK/' | LC_ALL=C sort)" \
     "$(cd "$work/release/files" && sha256sum --strict --check SHA256SUMS 2>&1 | LC_ALL=C sort)"
 check "the archive, as a user gets it" "$ours" "$(mkdir "$work/user" && cd "$work/user" &&

@@ -111,7 +111,7 @@ fn every_option_that_a_document_names_exists() {
                 word.strip_prefix("--").is_some_and(|name| name.starts_with(|c: char| c.is_ascii_lowercase()))
             });
         // Those of other programs.
-        let others = ["--locked", "--path", "--profile", "--help"];
+        let others = ["--locked", "--path", "--profile", "--help", "--rm"];
         let unknown: Vec<_> = words
             .map(|word| word.trim_end_matches('.'))
             .filter(|word| !others.contains(word) && !help.contains(word))

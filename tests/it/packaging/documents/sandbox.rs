@@ -108,11 +108,35 @@ impl Sandbox {
             ("/var/lib/prometheus/node-exporter", here("home")),
             // The reader's group.
             ("-g jobs", format!("-g {}", nix::unistd::getegid())),
-            // Tests do not build packages, which takes minutes.
-            ("packaging/build.sh", format!("test -x {repository}/packaging/build.sh")),
+            // A release with only the binary in its archive; apt would change this system.
+            ("https://github.com/OWNER/dlock/releases/download", format!("file://{}", self.releases())),
+            (
+                concat!("sudo install dlock-", env!("CARGO_PKG_VERSION"), "-*/dlock /usr/local/bin"),
+                concat!("test -x dlock-", env!("CARGO_PKG_VERSION"), "-*/dlock").into(),
+            ),
+            (concat!("sudo apt install ./dlock_", env!("CARGO_PKG_VERSION"), "-1_amd64.deb"), "true".into()),
+            // The program of the image is dlock.
+            (
+                concat!("docker run --rm ghcr.io/OWNER/dlock:", env!("CARGO_PKG_VERSION"), " "),
+                "dlock ".into(),
+            ),
             // Installing is a task of cargo; that there is a locked package to install is checked here.
             ("cargo install --locked --profile dist --path .", format!("test -f {repository}/Cargo.lock")),
         ]
+    }
+
+    /// The directory of the releases, with one of this version.
+    fn releases(&self) -> String {
+        let version = env!("CARGO_PKG_VERSION");
+        let name = format!("dlock-{version}-{}-unknown-linux-gnu", std::env::consts::ARCH);
+        let release = self.place.path("releases").join(format!("v{version}"));
+        if !release.exists() {
+            std::fs::create_dir_all(release.join(&name)).unwrap();
+            std::os::unix::fs::symlink(BINARY, release.join(&name).join("dlock")).unwrap();
+            let archive = ["-czf", &format!("{name}.tar.gz"), &name];
+            assert!(Command::new("tar").args(archive).current_dir(&release).status().unwrap().success());
+        }
+        self.place.path("releases").display().to_string()
     }
 
     pub fn replace(&self, text: &str) -> String {
@@ -223,7 +247,7 @@ impl Sandbox {
 /// The scripts that a text starts, as they write themselves into `ran`.
 pub fn scripts_of(text: &str) -> String {
     let words = text.split(|c: char| c.is_whitespace() || "'\"()".contains(c));
-    let scripts = words.filter(|word| word.starts_with("./"));
+    let scripts = words.filter(|word| word.starts_with("./") && word.ends_with(".sh"));
     scripts.map(|script| format!("{script}\n")).collect()
 }
 
