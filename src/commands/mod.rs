@@ -16,6 +16,7 @@ pub mod man;
 pub mod release;
 pub mod renew;
 pub mod run;
+mod selected;
 pub mod status;
 
 use std::io;

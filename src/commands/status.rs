@@ -3,13 +3,15 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
+use super::selected::{Listed, selected};
 use super::{LOCKS_AT_A_TIME, execute, notices_about, print_to_reader, within};
 use crate::backend::StoreError;
 use crate::backend::admin::{Inspection, LockAdmin};
 use crate::backend::location::Demand;
 use crate::exit::{Exit, Failure, FailureKind};
-use crate::lock::{Known, LockName, LockState, NotedRecord, Queues, mark_waiting, natural_order, unread};
-use crate::report::status::{Screen, began, history_text, status_text};
+use crate::lock::{Known, LockName, LockState, NotedRecord, Queues, mark_waiting, unread};
+use crate::report::history::history_text;
+use crate::report::status::{Screen, status_text};
 use crate::report::{Form, Reporter, is_dumb, json, store_error};
 use crate::settings::{MOST_NAMES, StatusArguments, StatusPlan};
 
@@ -19,17 +21,17 @@ pub fn status(arguments: &StatusArguments) -> Exit {
     execute(
         &reporter,
         plan,
-        |plan| notices_about(&reporter, &plan.names, &plan.target),
+        |plan| notices_about(&reporter, &plan.selection.names, &plan.selection.target),
         async |plan| show(plan, &reporter).await,
     )
 }
 
 async fn show(plan: &StatusPlan<'_>, reporter: &Reporter) -> Result<Exit, Failure> {
-    let mut store = plan.target.store.open();
-    let failed = |error: StoreError| store_error(plan.target.store.display(), &error);
+    let mut store = plan.selection.target.store.open();
+    let failed = |error: StoreError| store_error(plan.selection.target.store.display(), &error);
     if plan.options.history {
         let histories = histories(plan, &mut *store).await.map_err(failed)?;
-        let display = plan.target.store.display();
+        let display = plan.selection.target.store.display();
         print_to_reader(&match plan.options.json {
             true => json::history(display, &histories),
             false => history_text(display, &histories, form(plan)),
@@ -58,7 +60,7 @@ fn form(plan: &StatusPlan<'_>) -> Form {
 }
 
 fn text(plan: &StatusPlan<'_>, seen: &Inspection, form: Form) -> String {
-    let display = plan.target.store.display();
+    let display = plan.selection.target.store.display();
     match plan.options.json {
         true => json::status(display, seen),
         false => status_text(display, seen, form),
@@ -84,7 +86,7 @@ async fn watch(
                 text(plan, &seen, form(plan))
             }
             Err(error) => {
-                let failure = store_error(plan.target.store.display(), &error);
+                let failure = store_error(plan.selection.target.store.display(), &error);
                 // A store that is unavailable at the start is an error; later it may recover.
                 if !has_begun || !matches!(error, StoreError::Unavailable { .. }) {
                     return Err(failure);
@@ -118,8 +120,8 @@ async fn watch(
 /// Returns the current state of the selected locks; those that were not named only if they are held or
 /// awaited.
 async fn look(plan: &StatusPlan<'_>, store: &mut dyn LockAdmin) -> Result<Inspection, StoreError> {
-    let names = names(plan, store).await?;
-    let limit = plan.target.connect_timeout;
+    let names = selected(&plan.selection, store, Listed::InUse).await?;
+    let limit = plan.selection.target.connect_timeout;
     let mut seen = Inspection { now_ms: 0, locks: Vec::new() };
     for names in names.chunks(LOCKS_AT_A_TIME) {
         let part = within(limit, store.inspect(names, None)).await?;
@@ -131,7 +133,7 @@ async fn look(plan: &StatusPlan<'_>, store: &mut dyn LockAdmin) -> Result<Inspec
     }
     seen.locks.retain(|lock| {
         let is_used = !lock.holders.is_empty() || !lock.waiters.is_empty() || lock.unknown.is_some();
-        plan.names.contains(&lock.name) || is_used
+        plan.selection.names.contains(&lock.name) || is_used
     });
     note_waiting(plan, store, &mut seen.locks).await;
     Ok(seen)
@@ -143,7 +145,7 @@ async fn note_waiting(plan: &StatusPlan<'_>, store: &mut dyn LockAdmin, locks: &
     if locks.iter().flat_map(|lock| &lock.holders).all(|holder| !holder.has_next_lock()) {
         return;
     }
-    let queues = match plan.target.store.refuses(Demand::List) {
+    let queues = match plan.selection.target.store.refuses(Demand::List) {
         None => Queues::Shown,
         Some(_) => Queues::Hidden,
     };
@@ -154,7 +156,7 @@ async fn note_waiting(plan: &StatusPlan<'_>, store: &mut dyn LockAdmin, locks: &
         if unread.is_empty() {
             break;
         }
-        match within(plan.target.connect_timeout, store.inspect(&unread, None)).await {
+        match within(plan.selection.target.connect_timeout, store.inspect(&unread, None)).await {
             Ok(part) => known.extend(part.locks.into_iter().map(by_name)),
             Err(_) => break,
         }
@@ -162,31 +164,16 @@ async fn note_waiting(plan: &StatusPlan<'_>, store: &mut dyn LockAdmin, locks: &
     mark_waiting(locks, &known, queues);
 }
 
-async fn names(plan: &StatusPlan<'_>, store: &mut dyn LockAdmin) -> Result<Vec<LockName>, StoreError> {
-    within(plan.target.connect_timeout, store.connect()).await?;
-    let mut names = plan.names.clone();
-    if plan.needs_list() {
-        let listed = match plan.options.history {
-            true => store.list_with_history(),
-            false => store.list(),
-        };
-        let mut listed = within(plan.target.connect_timeout, listed).await?;
-        listed.sort_by(natural_order);
-        names.extend(listed.into_iter().filter(|name| plan.matches(name) && !plan.names.contains(name)));
-    }
-    Ok(names)
-}
-
 async fn histories(
     plan: &StatusPlan<'_>,
     store: &mut dyn LockAdmin,
 ) -> Result<Vec<(LockName, Vec<NotedRecord>)>, StoreError> {
     let mut histories = Vec::new();
-    for name in names(plan, store).await? {
-        let mut records = within(plan.target.connect_timeout, store.history(&name)).await?;
-        records.sort_by_key(|(at, record)| std::cmp::Reverse(began(*at, record)));
+    for name in selected(&plan.selection, store, Listed::WithHistory).await? {
+        let mut records = within(plan.selection.target.connect_timeout, store.history(&name)).await?;
+        records.sort_by_key(|(at, record)| std::cmp::Reverse(record.began(*at)));
         records.retain(|(_, record)| !plan.options.failed || !record.went_well());
-        if !records.is_empty() || plan.names.contains(&name) {
+        if !records.is_empty() || plan.selection.names.contains(&name) {
             histories.push((name, records));
         }
     }

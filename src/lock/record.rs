@@ -62,6 +62,11 @@ impl Record {
         self.held_ms.is_some() || self.fencing_token.is_some()
     }
 
+    /// Returns when the run began that was recorded at this time, in ms since 1970.
+    pub fn began(&self, at: u64) -> u64 {
+        at.saturating_sub(self.waited_ms).saturating_sub(self.held_ms.unwrap_or(0))
+    }
+
     /// Returns whether everything went well.
     pub fn went_well(&self) -> bool {
         match self.outcome.as_str() {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{began, is_unsafe, milliseconds, time};
+use super::{is_unsafe, milliseconds, time};
 use crate::backend::admin::Inspection;
 use crate::lock::{Holder, Identity, LockName, LockState, Mode, NotDue, NotedRecord, Success, Waiter};
 
@@ -121,7 +121,7 @@ pub fn history(store: &str, histories: &[(LockName, Vec<NotedRecord>)]) -> Strin
 
 fn record((at, record): &NotedRecord) -> Value {
     let ended = json!({
-        "began_at": time(Duration::from_millis(began(*at, record))),
+        "began_at": time(Duration::from_millis(record.began(*at))),
         "outcome": record.outcome,
         "dlock_exit": record.dlock_exit,
         "exit_status": record.exit_status,

@@ -5,14 +5,12 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::target::{checked_name, contradiction};
+use super::target::contradiction;
 use super::value::checked;
-use super::{CommonArguments, Configuration, Source, StoreTarget};
+use super::{CommonArguments, Selection, Source};
 use crate::backend::location::Demand;
 use crate::duration::{self, show};
 use crate::exit::Failure;
-use crate::glob::Pattern;
-use crate::lock::LockName;
 
 /// `dlock status`
 #[derive(Debug, Default, Args)]
@@ -56,11 +54,7 @@ pub struct StatusArguments {
 
 pub struct StatusPlan<'a> {
     pub options: &'a StatusArguments,
-    pub target: StoreTarget,
-    /// The locks that were named, each once; shown whether they are held or not, including foreign ones.
-    pub names: Vec<LockName>,
-    /// The patterns for locks that dlocks hold or wait for.
-    pub patterns: Vec<Pattern>,
+    pub selection: Selection,
 }
 
 /// The shortest interval of `--watch`: shorter ones would be a load on the store.
@@ -90,58 +84,11 @@ impl<'a> StatusPlan<'a> {
             let (interval, least) = (show(interval), show(SHORTEST_WATCH));
             return Err(Failure::usage(format!("--watch: {interval} is too short, at least {least}")));
         }
-        let mut names: Vec<LockName> = Vec::new();
-        let mut patterns = Vec::new();
-        let mut globs = Vec::new();
-        for given in &arguments.names {
-            let pattern = given.to_str().map(Pattern::new);
-            match pattern.as_ref().map(|pattern| (pattern, pattern.literal())) {
-                Some((pattern, None)) => {
-                    patterns.push(pattern.clone());
-                    globs.extend(given.to_str());
-                }
-                literal => {
-                    let text = literal.and_then(|(_, literal)| literal);
-                    let name = checked_name(text.as_ref().map_or(given.as_os_str(), |text| text.as_ref()))?;
-                    if !names.contains(&name) {
-                        names.push(name);
-                    }
-                }
-            }
-        }
-        let configuration = Configuration::read(&arguments.common)?;
-        let backend = configuration.resolve(&arguments.common, &names)?;
-        let others = match globs.is_empty() && !names.is_empty() {
-            true => Vec::new(),
-            false => configuration.others(&backend, &globs)?,
-        };
-        let mut target = StoreTarget::new(&arguments.common, backend, &names)?;
+        let selection = Selection::new(&arguments.names, &arguments.common)?;
         if arguments.history {
-            target.check(Demand::History, &Source::Flag("--history"))?;
+            selection.target.check(Demand::History, &Source::Flag("--history"))?;
         }
-        if let Some(why) = target.store.refuses(Demand::List)
-            && (names.is_empty() || !patterns.is_empty())
-        {
-            return Err(Failure::usage(format!("{}: {why}", target.store.display())));
-        }
-        if !others.is_empty() {
-            target.notices.push(format!(
-                "queried only {}, but the configuration has locks on {} too: see -b {}",
-                target.store.display(),
-                others.join(", "),
-                others.join(" or -b ")
-            ));
-        }
-        Ok(StatusPlan { options: arguments, target, names, patterns })
-    }
-
-    /// Whether the list of locks is needed from the store.
-    pub fn needs_list(&self) -> bool {
-        !self.patterns.is_empty() || self.names.is_empty()
-    }
-
-    /// Whether a listed lock matches the arguments.
-    pub fn matches(&self, name: &LockName) -> bool {
-        self.patterns.is_empty() || self.patterns.iter().any(|pattern| pattern.matches(name.as_str()))
+        selection.check_list()?;
+        Ok(StatusPlan { options: arguments, selection })
     }
 }

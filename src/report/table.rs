@@ -2,13 +2,13 @@
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
+use super::form::{Form, Style};
+use super::printable;
 use crate::lock::LockName;
-use crate::report::form::{Form, Style};
-use crate::report::printable;
 
 /// Meaning, as a colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::report) enum Colour {
+pub(super) enum Colour {
     None,
     Green,
     Yellow,
@@ -30,7 +30,7 @@ impl Colour {
 }
 
 /// Returns a text in a colour, if the style has colours.
-pub(in crate::report) fn painted(text: &str, colour: Colour, style: Style) -> String {
+pub(super) fn painted(text: &str, colour: Colour, style: Style) -> String {
     match (style, colour) {
         (Style::Plain, _) | (_, Colour::None) => text.to_owned(),
         (Style::Coloured, colour) => format!("\x1b[{}m{text}\x1b[0m", colour.code()),
