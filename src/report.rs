@@ -18,6 +18,7 @@ mod reporter;
 mod result_files;
 pub mod status;
 mod table;
+pub mod timeline;
 mod token_file;
 mod wait_line;
 

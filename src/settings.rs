@@ -13,6 +13,7 @@ mod common_arguments;
 mod configuration;
 mod doctor;
 mod document;
+mod history;
 mod rejected;
 mod run;
 mod selection;
@@ -25,6 +26,7 @@ mod target;
 mod tokens;
 mod toml_tables;
 mod value;
+mod when;
 
 pub use self::acquire::{AcquireArguments, AcquirePlan};
 pub use self::backends::{BackendSettings, Warning};
@@ -36,6 +38,7 @@ pub use self::command_line::{
 pub use self::common_arguments::{CommonArguments, LogFormat};
 pub use self::configuration::Configuration;
 pub use self::doctor::{DoctorArguments, FloorPlan};
+pub use self::history::{HistoryArguments, HistoryPlan, HistoryStyle};
 pub use self::rejected::{file_of, format_of};
 pub use self::run::{MOST_NAMES, OutputFiles, RunArguments, RunPlan, known, program_failure};
 pub use self::selection::Selection;

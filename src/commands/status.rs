@@ -1,21 +1,24 @@
-//! `dlock status`: shows holders, waiters and history.
+//! `dlock status`: shows holders and waiters.
 
 use std::io::IsTerminal;
 use std::time::Duration;
 
+use super::history;
 use super::selected::{Listed, selected};
 use super::{LOCKS_AT_A_TIME, execute, notices_about, print_to_reader, within};
 use crate::backend::StoreError;
 use crate::backend::admin::{Inspection, LockAdmin};
 use crate::backend::location::Demand;
 use crate::exit::{Exit, Failure, FailureKind};
-use crate::lock::{Known, LockName, LockState, NotedRecord, Queues, mark_waiting, unread};
-use crate::report::history::history_text;
+use crate::lock::{Known, LockName, LockState, Queues, mark_waiting, unread};
 use crate::report::status::{Screen, status_text};
 use crate::report::{Form, Reporter, is_dumb, json, store_error};
 use crate::settings::{MOST_NAMES, StatusArguments, StatusPlan};
 
 pub fn status(arguments: &StatusArguments) -> Exit {
+    if let Some(plan) = arguments.history_plan().transpose() {
+        return history::show(&arguments.common, plan);
+    }
     let reporter = Reporter::of(&arguments.common);
     let plan = StatusPlan::new(arguments);
     execute(
@@ -29,15 +32,6 @@ pub fn status(arguments: &StatusArguments) -> Exit {
 async fn show(plan: &StatusPlan<'_>, reporter: &Reporter) -> Result<Exit, Failure> {
     let mut store = plan.selection.target.store.open();
     let failed = |error: StoreError| store_error(plan.selection.target.store.display(), &error);
-    if plan.options.history {
-        let histories = histories(plan, &mut *store).await.map_err(failed)?;
-        let display = plan.selection.target.store.display();
-        print_to_reader(&match plan.options.json {
-            true => json::history(display, &histories),
-            false => history_text(display, &histories, form(plan)),
-        })?;
-        return Ok(Exit::SUCCESS);
-    }
     match plan.options.watch {
         Some(interval) => watch(plan, &mut *store, interval, reporter).await,
         None => {
@@ -162,20 +156,4 @@ async fn note_waiting(plan: &StatusPlan<'_>, store: &mut dyn LockAdmin, locks: &
         }
     }
     mark_waiting(locks, &known, queues);
-}
-
-async fn histories(
-    plan: &StatusPlan<'_>,
-    store: &mut dyn LockAdmin,
-) -> Result<Vec<(LockName, Vec<NotedRecord>)>, StoreError> {
-    let mut histories = Vec::new();
-    for name in selected(&plan.selection, store, Listed::WithHistory).await? {
-        let mut records = within(plan.selection.target.connect_timeout, store.history(&name)).await?;
-        records.sort_by_key(|(at, record)| std::cmp::Reverse(record.began(*at)));
-        records.retain(|(_, record)| !plan.options.failed || !record.went_well());
-        if !records.is_empty() || plan.selection.names.contains(&name) {
-            histories.push((name, records));
-        }
-    }
-    Ok(histories)
 }

@@ -5,6 +5,8 @@ use serde::{Deserialize, Serialize};
 use super::{FencingToken, Identity};
 use crate::secret;
 
+/// The outcome of a run that did not get its locks because others had them.
+pub const CONTENDED: &str = "contended";
 /// The outcome of `dlock acquire`, besides those of a run.
 pub const ACQUIRED: &str = "acquired";
 /// The outcome of `dlock release`.

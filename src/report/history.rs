@@ -14,17 +14,23 @@ use super::status::{note_and_job, who};
 use super::table::{Cell, Colour, FENCING_TOKEN, Layout, Table};
 use super::{describe_identity, printable};
 use crate::duration::show_distance;
-use crate::lock::record::{ACQUIRED, BROKEN, RELEASED, REMOVED};
-use crate::lock::{LockName, NotedRecord, Record};
+use crate::lock::record::{ACQUIRED, BROKEN, CONTENDED, RELEASED, REMOVED};
+use crate::lock::{Filter, History, LockName, NotedRecord, Record};
 
-/// When, what, where and why.
-const HISTORY_LAYOUT: Layout = Layout { spare: &["PID", "USER", "WAITED", "COMMAND", "HELD"], whole: 3 };
+/// When, which lock if there are several, what, where and why.
+const LAYOUT: Layout = Layout { spare: &["PID", "USER", "WAITED", "COMMAND", "HELD"], whole: &[0, 2, 3] };
 
-const NO_HISTORY: &str = "nothing is known of earlier runs\n";
+/// Returns what is said of a lock without outcomes.
+pub(super) fn nothing(filter: Filter) -> &'static str {
+    match filter == Filter::default() {
+        true => "nothing is known of earlier runs",
+        false => "nothing is known of such runs",
+    }
+}
 
 /// The difference between local time and UTC, such as `UTC+01:00`.
 #[derive(Clone, Copy)]
-struct Zone(Offset);
+pub(super) struct Zone(pub(super) Offset);
 
 impl fmt::Display for Zone {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -36,53 +42,76 @@ impl fmt::Display for Zone {
     }
 }
 
-/// Returns the history of each lock, the latest record first.
-pub fn history_text(store: &str, histories: &[(LockName, Vec<NotedRecord>)], form: Form) -> String {
+impl Zone {
+    /// Returns that of now, for all times of an output.
+    pub(super) fn now() -> Zone {
+        Zone(Zoned::now().offset())
+    }
+}
+
+/// Returns the outcomes of all locks as one list, the latest first.
+pub fn history_text(store: &str, histories: &[History], filter: Filter, form: Form) -> String {
     let mut text = format!("{}\n", printable(store));
     if histories.is_empty() {
-        text.push_str(NO_HISTORY);
+        text.push_str(&format!("{}\n", nothing(filter)));
     }
-    // That of now, for all times of the table.
-    let zone = Zone(Zoned::now().offset());
-    for (index, (name, records)) in histories.iter().enumerate() {
-        let gap = if index == 0 { "" } else { "\n" };
-        text.push_str(&format!("{gap}{}\n", printable(name.as_str())));
-        if records.is_empty() {
-            text.push_str(NO_HISTORY);
-            continue;
-        }
-        let began_in_zone = format!("BEGAN ({zone})");
-        let mut table = Table::new(&[
-            &began_in_zone,
-            "OUTCOME",
-            "HOST",
-            "PID",
-            "USER",
-            "COMMAND",
-            "WAITED",
-            "HELD",
-            FENCING_TOKEN,
-            "WHY",
-        ])
-        .laid_out(HISTORY_LAYOUT);
-        for (at, record) in records {
-            let (outcome, colour) = outcome(record);
-            let mut cells =
-                vec![Cell::new(&time_at(record.began(*at), zone)), Cell::new(&outcome).coloured(colour)];
-            cells.extend(who(Some(&record.identity)));
-            let times = [Some(record.waited_ms), record.held_ms];
-            cells.extend(times.map(|ms| Cell::known(ms.map(|ms| show_distance(Duration::from_millis(ms))))));
-            cells.push(Cell::known(record.fencing_token));
-            cells.push(Cell::new(&why(*at, record, zone)));
-            table.add(cells);
-        }
-        text.push_str(&table.to_text(form));
+    // The name of a single lock is the title of the table.
+    let title = match histories {
+        [History { name, .. }] => Some(name),
+        _ => None,
+    };
+    text.extend(title.map(|name| format!("{}\n", printable(name.as_str()))));
+    let mut all: Vec<(&LockName, &NotedRecord)> = histories
+        .iter()
+        .flat_map(|history| history.records.iter().map(|noted| (&history.name, noted)))
+        .collect();
+    all.sort_by_key(|(_, (at, record))| std::cmp::Reverse(record.began(*at)));
+    if !all.is_empty() {
+        text.push_str(&table(&all, title.is_none(), Zone::now()).to_text(form));
+    }
+    for History { name, .. } in histories.iter().filter(|history| history.records.is_empty()) {
+        let about = title.map_or_else(|| format!("{}: ", printable(name.as_str())), |_| String::new());
+        text.push_str(&format!("{about}{}\n", nothing(filter)));
     }
     text
 }
 
+/// Returns the table of these outcomes; without `has_names`, the column for them is empty, and not shown.
+fn table(all: &[(&LockName, &NotedRecord)], has_names: bool, zone: Zone) -> Table {
+    let began_in_zone = format!("BEGAN ({zone})");
+    let mut table = Table::new(&[
+        &began_in_zone,
+        "NAME",
+        "OUTCOME",
+        "HOST",
+        "PID",
+        "USER",
+        "COMMAND",
+        "WAITED",
+        "HELD",
+        FENCING_TOKEN,
+        "WHY",
+    ])
+    .laid_out(LAYOUT);
+    for (name, (at, record)) in all {
+        let (outcome, colour) = outcome(record);
+        let mut cells = vec![
+            Cell::new(&time_at(record.began(*at), zone)),
+            Cell::new(if has_names { name.as_str() } else { "" }),
+            Cell::new(&outcome).coloured(colour),
+        ];
+        cells.extend(who(Some(&record.identity)));
+        let times = [Some(record.waited_ms), record.held_ms];
+        cells.extend(times.map(|ms| Cell::known(ms.map(|ms| show_distance(Duration::from_millis(ms))))));
+        cells.push(Cell::known(record.fencing_token));
+        cells.push(Cell::new(&why(*at, record, zone)));
+        table.add(cells);
+    }
+    table
+}
+
 /// Returns a time in ms since 1970 in the zone, unless it is later than any that a calendar has.
-fn local(ms: u64, zone: Zone) -> Option<DateTime> {
+pub(super) fn local(ms: u64, zone: Zone) -> Option<DateTime> {
     let time = i64::try_from(ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
     time.map(|time| zone.0.to_datetime(time))
 }
@@ -90,18 +119,18 @@ fn local(ms: u64, zone: Zone) -> Option<DateTime> {
 /// A time that is later than any that a calendar has.
 const AFTER_ALL: &str = "after 9999";
 
-fn time_at(ms: u64, zone: Zone) -> String {
+pub(super) fn time_at(ms: u64, zone: Zone) -> String {
     local(ms, zone)
         .map_or_else(|| AFTER_ALL.to_owned(), |time| time.strftime("%Y-%m-%d %H:%M:%S").to_string())
 }
 
-fn outcome(record: &Record) -> (String, Colour) {
+pub(super) fn outcome(record: &Record) -> (String, Colour) {
     match (record.outcome.as_str(), record.exit_status, record.signal) {
         ("ran", Some(0), _) => ("ok".to_owned(), Colour::Green),
         ("ran", Some(status), _) => (format!("exit {status}"), Colour::Red),
         ("ran", None, Some(signal)) => (format!("signal {signal}"), Colour::Red),
         (ACQUIRED | RELEASED, ..) => (record.outcome.clone(), Colour::Green),
-        ("contended", ..) => ("contended".to_owned(), Colour::Yellow),
+        (CONTENDED, ..) => (record.outcome.clone(), Colour::Yellow),
         (other, ..) => (other.to_owned(), Colour::Red),
     }
 }

@@ -94,8 +94,8 @@ pub(super) struct Table {
 pub(super) struct Layout {
     /// They are left out, in this order, before any other is cut.
     pub(super) spare: &'static [&'static str],
-    /// This many, from the left, are not cut.
-    pub(super) whole: usize,
+    /// These, counted from the left, are not cut.
+    pub(super) whole: &'static [usize],
 }
 
 impl Table {
@@ -147,7 +147,7 @@ impl Table {
         }
         while overflows(&columns) {
             let narrowest = |column| match column {
-                _ if column < self.layout.whole => usize::MAX,
+                _ if self.layout.whole.contains(&column) => usize::MAX,
                 0 | 1 => NARROWEST_NAME,
                 _ => NARROWEST,
             };

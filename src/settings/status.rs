@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::history::{HistoryOptions, HistoryPlan, HistoryRequest};
 use super::target::contradiction;
 use super::value::checked;
-use super::{CommonArguments, Selection, Source};
-use crate::backend::location::Demand;
+use super::{CommonArguments, Selection};
 use crate::duration::{self, show};
 use crate::exit::Failure;
 
@@ -28,9 +28,8 @@ pub struct StatusArguments {
     #[arg(long, help_heading = "What to show")]
     pub history: bool,
 
-    /// With --history: only what did not go well
-    #[arg(long, help_heading = "What to show")]
-    pub failed: bool,
+    #[command(flatten)]
+    pub of_history: HistoryOptions,
 
     /// Show all columns, also the fencing token, and do not cut them to the width of the terminal
     #[arg(long, help_heading = "Output")]
@@ -60,22 +59,35 @@ pub struct StatusPlan<'a> {
 /// The shortest interval of `--watch`: shorter ones would be a load on the store.
 const SHORTEST_WATCH: Duration = Duration::from_millis(100);
 
+impl StatusArguments {
+    /// Returns the plan of a history, if one is to be shown.
+    ///
+    /// # Errors
+    /// Those of [`HistoryPlan::new`], and what only the present has (64).
+    pub fn history_plan(&self) -> Result<Option<HistoryPlan>, Failure> {
+        let StatusArguments { names, of_history: options, wide, json, common, .. } = self;
+        match (self.history, self.watch, self.exit_code) {
+            (false, ..) => Ok(None),
+            (true, Some(_), _) => contradiction("--watch", "--history"),
+            (true, None, true) => contradiction("--history", "--exit-code"),
+            (true, None, false) => {
+                let request = HistoryRequest { names, options, wide: *wide, json: *json, common };
+                HistoryPlan::of(&request).map(Some)
+            }
+        }
+    }
+}
+
 impl<'a> StatusPlan<'a> {
     /// Checks all arguments.
     ///
     /// # Errors
     /// Contradictions and bad names (64), bad environment or URL (78).
     pub fn new(arguments: &'a StatusArguments) -> Result<StatusPlan<'a>, Failure> {
-        if arguments.failed && !arguments.history {
-            return Err(Failure::usage(
-                "--failed selects outcomes: did you mean dlock status --history --failed",
-            ));
-        }
-        if arguments.watch.is_some() && arguments.history {
-            return contradiction("--watch", "--history");
-        }
-        if arguments.history && arguments.exit_code {
-            return contradiction("--history", "--exit-code");
+        if let Some(flag) = arguments.of_history.given() {
+            return Err(Failure::usage(format!(
+                "{flag} selects outcomes: did you mean dlock history {flag}"
+            )));
         }
         if arguments.watch.is_some() && arguments.exit_code {
             return contradiction("--watch", "--exit-code");
@@ -85,9 +97,6 @@ impl<'a> StatusPlan<'a> {
             return Err(Failure::usage(format!("--watch: {interval} is too short, at least {least}")));
         }
         let selection = Selection::new(&arguments.names, &arguments.common)?;
-        if arguments.history {
-            selection.target.check(Demand::History, &Source::Flag("--history"))?;
-        }
         selection.check_list()?;
         Ok(StatusPlan { options: arguments, selection })
     }
