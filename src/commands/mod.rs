@@ -19,6 +19,7 @@ pub mod renew;
 pub mod run;
 mod selected;
 pub mod status;
+mod watch;
 
 use std::io;
 use std::time::Duration;

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use super::history;
 use super::selected::{Listed, selected};
-use super::{LOCKS_AT_A_TIME, execute, notices_about, print_to_reader, within};
+use super::{LOCKS_AT_A_TIME, execute, notices_about, print_to_reader, watch, within};
 use crate::backend::StoreError;
 use crate::backend::admin::{Inspection, LockAdmin};
 use crate::backend::location::Demand;
 use crate::exit::{Exit, Failure, FailureKind};
 use crate::lock::{Known, LockName, LockState, Queues, mark_waiting, unread};
-use crate::report::status::{Screen, status_text};
-use crate::report::{Form, Reporter, is_dumb, json, store_error};
+use crate::report::status::status_text;
+use crate::report::{Form, Reporter, is_dumb, json, printable, store_error};
 use crate::settings::{MOST_NAMES, StatusArguments, StatusPlan};
 
 pub fn status(arguments: &StatusArguments) -> Exit {
@@ -61,8 +61,7 @@ fn text(plan: &StatusPlan<'_>, seen: &Inspection, form: Form) -> String {
     }
 }
 
-/// Refreshes until a signal ends dlock or the reader closes the output. On a terminal the table is redrawn in
-/// place.
+/// Refreshes until a signal ends dlock or the reader closes the output.
 async fn watch(
     plan: &StatusPlan<'_>,
     store: &mut dyn LockAdmin,
@@ -70,7 +69,14 @@ async fn watch(
     reporter: &Reporter,
 ) -> Result<Exit, Failure> {
     let is_redrawn = !plan.options.json && std::io::stdout().is_terminal() && !is_dumb();
-    let mut screen = is_redrawn.then(Screen::default);
+    let failure = |error: &StoreError| store_error(plan.selection.target.store.display(), error);
+    if is_redrawn {
+        let text = |seen: &Result<Inspection, StoreError>| match seen {
+            Ok(seen) => text(plan, seen, form(plan)),
+            Err(error) => format!("{}\n", printable(&failure(error).message)),
+        };
+        return watch::on_terminal(interval, async || look(plan, store).await, text, failure).await;
+    }
     let mut has_begun = false;
     let mut reported = None;
     loop {
@@ -80,28 +86,22 @@ async fn watch(
                 text(plan, &seen, form(plan))
             }
             Err(error) => {
-                let failure = store_error(plan.selection.target.store.display(), &error);
+                let failure = failure(&error);
                 // A store that is unavailable at the start is an error; later it may recover.
                 if !has_begun || !matches!(error, StoreError::Unavailable { .. }) {
                     return Err(failure);
                 }
-                match &screen {
-                    Some(_) => format!("{}\n", crate::report::printable(&failure.message)),
-                    None => {
-                        // Report it once, however long it lasts.
-                        if reported.as_ref() != Some(&failure.message) {
-                            reporter.failure(&failure);
-                        }
-                        reported = Some(failure.message);
-                        String::new()
-                    }
+                // Report it once, however long it lasts.
+                if reported.as_ref() != Some(&failure.message) {
+                    reporter.failure(&failure);
                 }
+                reported = Some(failure.message);
+                String::new()
             }
         };
-        let text = match &mut screen {
-            Some(screen) => screen.frame(&text),
-            None if has_begun && !plan.options.json && !text.is_empty() => format!("\n{text}"),
-            None => text,
+        let text = match has_begun && !plan.options.json && !text.is_empty() {
+            true => format!("\n{text}"),
+            false => text,
         };
         if !print_to_reader(&text)? {
             return Ok(Exit::SUCCESS);

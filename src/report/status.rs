@@ -3,7 +3,7 @@
 //! Called by `commands/status`. What always holds: both show the same inspection.
 
 use super::form::Form;
-use super::table::{self, Cell, Colour, FENCING_TOKEN, Table};
+use super::table::{Cell, Colour, FENCING_TOKEN, Table};
 use super::{broken_by, printable};
 use crate::backend::admin::Inspection;
 use crate::duration::show_distance;
@@ -112,42 +112,4 @@ fn remarks(holder: &Holder) -> String {
 /// Returns the note and the CI job of a run.
 pub(super) fn note_and_job(identity: &Identity) -> Vec<String> {
     identity.note.clone().into_iter().chain(identity.url.clone()).collect()
-}
-
-/// The part of a terminal that is redrawn.
-#[derive(Default)]
-pub struct Screen {
-    lines: usize,
-}
-
-impl Screen {
-    /// Returns whether nothing is drawn.
-    pub fn is_clear(&self) -> bool {
-        self.lines == 0
-    }
-
-    /// Returns the sequence that draws the text over the previous one: no line longer than the terminal is
-    /// wide, and no more lines than it is high, because scrolled-off lines cannot be redrawn.
-    pub fn frame(&mut self, text: &str) -> String {
-        let (width, height) = terminal_size::terminal_size()
-            .map_or((80, 24), |(width, height)| (usize::from(width.0), usize::from(height.0)));
-        let all: Vec<&str> = text.lines().collect();
-        let most = height.saturating_sub(1).max(1);
-        let mut lines: Vec<String> = all.iter().take(most).map(|line| table::cut(line, width)).collect();
-        if all.len() > most {
-            lines.truncate(most - 1);
-            lines.push(table::cut(&format!("... and {} lines more", all.len() - most + 1), width));
-        }
-        let mut frame = String::new();
-        if self.lines > 0 {
-            // Moves up to where the last frame began, and clears everything below (ECMA-48, CUU and ED).
-            frame.push_str(&format!("\x1b[{}A\r\x1b[J", self.lines));
-        }
-        for line in &lines {
-            frame.push_str(line);
-            frame.push('\n');
-        }
-        self.lines = lines.len();
-        frame
-    }
 }

@@ -35,7 +35,7 @@ pub struct StatusArguments {
     #[arg(long, help_heading = "Output")]
     pub wide: bool,
 
-    /// Refresh continuously until interrupted
+    /// Refresh continuously, until Ctrl-C or, on a terminal, q
     #[arg(long, value_name = "INTERVAL", num_args = 0..=1, require_equals = true, default_missing_value = "1s", value_parser = checked(duration::parse), help_heading = "What to show")]
     pub watch: Option<Duration>,
 
