@@ -68,6 +68,7 @@ pub fn program(arguments: Vec<OsString>, inherited: Inherited) -> Exit {
         }
         Ok(Request::Command(Command::Break(arguments))) => commands::break_lock::break_lock(&arguments),
         Ok(Request::Command(Command::Status(arguments))) => commands::status::status(&arguments),
+        Ok(Request::Command(Command::History(arguments))) => commands::history::history(&arguments),
         Ok(Request::Command(Command::Config(arguments))) => commands::config::config(&arguments),
         Ok(Request::Command(Command::Doctor(arguments))) => commands::doctor::doctor(&arguments),
         Ok(Request::Command(Command::Completions(arguments))) => {

@@ -3,6 +3,7 @@
 //! Used by every module. What always holds: a value that exists has been checked, and a
 //! token is formatted only where it is [revealed](Token::reveal).
 
+mod history;
 mod natural_order;
 pub mod overdue;
 pub mod record;
@@ -17,7 +18,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{random, secret};
 
-pub use self::natural_order::natural_order;
+pub use self::history::{Filter, History, also_needed};
+pub use self::natural_order::{natural_order, natural_order_of};
 pub use self::record::{NotedRecord, Record};
 pub use self::sequence::{Known, Queues, mark_waiting, unread};
 pub use self::state::{Holder, LockState, Phase, Revocation, Unknown, Waiter};

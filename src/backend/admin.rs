@@ -50,6 +50,19 @@ pub trait LockAdmin: Backend {
     /// The store could not be queried, or refused.
     fn history<'a>(&'a mut self, name: &'a LockName) -> TryReply<'a, Vec<NotedRecord>>;
 
+    /// Returns the histories of as many of these locks, from the first on, as the store reads in one step: at least one.
+    ///
+    /// # Errors
+    /// The store could not be queried, or refused.
+    fn histories<'a>(&'a mut self, names: &'a [LockName]) -> TryReply<'a, Vec<Vec<NotedRecord>>> {
+        Box::pin(async move {
+            match names.first() {
+                Some(name) => Ok(vec![self.history(name).await?]),
+                None => Ok(Vec::new()),
+            }
+        })
+    }
+
     /// Notifies every process inside a hold that was seen to end it. A hold that no process runs under any more
     /// (`--min-hold`) ends at once.
     ///

@@ -58,6 +58,7 @@ pub fn complete(words: &[OsString]) -> Exit {
     let has = |option: &str| typed.iter().take_while(|word| *word != "--").any(|word| word == option);
     let which = match typed.get(1).and_then(|command| command.to_str()) {
         Some("break") => Which::Held,
+        Some("history") => Which::WithHistory,
         Some("status") if has("--history") => Which::WithHistory,
         _ => Which::All,
     };

@@ -29,6 +29,7 @@ const PAGES: &[(&str, &str)] = pages! {
     "dlock-completions.1"
     "dlock-config.1"
     "dlock-doctor.1"
+    "dlock-history.1"
     "dlock-man.1"
     "dlock-release.1"
     "dlock-renew.1"

@@ -10,6 +10,7 @@ pub mod complete;
 pub mod completions;
 pub mod config;
 pub mod doctor;
+pub mod history;
 mod hold;
 mod lock_wait;
 pub mod man;
@@ -18,7 +19,9 @@ mod overdue;
 pub mod release;
 pub mod renew;
 pub mod run;
+mod selected;
 pub mod status;
+mod watch;
 
 use std::io;
 use std::time::Duration;

@@ -1,45 +1,45 @@
-//! `dlock status`: shows holders, waiters and history.
+//! `dlock status`: shows holders and waiters.
 
 use std::io::IsTerminal;
 use std::time::Duration;
 
+use super::history;
 use super::overdue::overdue;
-use super::{LOCKS_AT_A_TIME, execute, notices_about, print_to_reader, within};
+use super::selected::{Listed, selected};
+use super::{LOCKS_AT_A_TIME, execute, notices_about, print_to_reader, watch, within};
 use crate::backend::StoreError;
 use crate::backend::admin::{Inspection, LockAdmin};
 use crate::backend::location::Demand;
 use crate::exit::{Exit, Failure, FailureKind};
-use crate::lock::{Known, LockName, LockState, NotedRecord, Queues, mark_waiting, natural_order, unread};
-use crate::report::status::{Screen, began, history_text, status_text};
-use crate::report::{Form, Reporter, is_dumb, json, store_error};
+use crate::lock::{Known, LockName, LockState, Queues, mark_waiting, unread};
+use crate::report::status::status_text;
+use crate::report::{Form, Reporter, is_dumb, json, printable, store_error};
 use crate::settings::{MOST_NAMES, StatusArguments, StatusPlan};
 
 pub fn status(arguments: &StatusArguments) -> Exit {
     if let Some(limits) = arguments.overdue {
         return overdue(arguments, limits);
     }
+    if arguments.nagios {
+        let usage = "--nagios prints what is overdue: did you mean dlock status --nagios --overdue 26h NAME";
+        return Reporter::of(&arguments.common).failure(&Failure::usage(usage));
+    }
+    if let Some(plan) = arguments.history_plan().transpose() {
+        return history::show(&arguments.common, plan);
+    }
     let reporter = Reporter::of(&arguments.common);
     let plan = StatusPlan::new(arguments);
     execute(
         &reporter,
         plan,
-        |plan| notices_about(&reporter, &plan.names, &plan.target),
+        |plan| notices_about(&reporter, &plan.selection.names, &plan.selection.target),
         async |plan| show(plan, &reporter).await,
     )
 }
 
 async fn show(plan: &StatusPlan<'_>, reporter: &Reporter) -> Result<Exit, Failure> {
-    let mut store = plan.target.store.open();
-    let failed = |error: StoreError| store_error(plan.target.store.display(), &error);
-    if plan.options.history {
-        let histories = histories(plan, &mut *store).await.map_err(failed)?;
-        let display = plan.target.store.display();
-        print_to_reader(&match plan.options.json {
-            true => json::history(display, &histories),
-            false => history_text(display, &histories, form(plan)),
-        })?;
-        return Ok(Exit::SUCCESS);
-    }
+    let mut store = plan.selection.target.store.open();
+    let failed = |error: StoreError| store_error(plan.selection.target.store.display(), &error);
     match plan.options.watch {
         Some(interval) => watch(plan, &mut *store, interval, reporter).await,
         None => {
@@ -62,15 +62,14 @@ fn form(plan: &StatusPlan<'_>) -> Form {
 }
 
 fn text(plan: &StatusPlan<'_>, seen: &Inspection, form: Form) -> String {
-    let display = plan.target.store.display();
+    let display = plan.selection.target.store.display();
     match plan.options.json {
         true => json::status(display, seen),
         false => status_text(display, seen, form),
     }
 }
 
-/// Refreshes until a signal ends dlock or the reader closes the output. On a terminal the table is redrawn in
-/// place.
+/// Refreshes until a signal ends dlock or the reader closes the output.
 async fn watch(
     plan: &StatusPlan<'_>,
     store: &mut dyn LockAdmin,
@@ -78,7 +77,14 @@ async fn watch(
     reporter: &Reporter,
 ) -> Result<Exit, Failure> {
     let is_redrawn = !plan.options.json && std::io::stdout().is_terminal() && !is_dumb();
-    let mut screen = is_redrawn.then(Screen::default);
+    let failure = |error: &StoreError| store_error(plan.selection.target.store.display(), error);
+    if is_redrawn {
+        let text = |seen: &Result<Inspection, StoreError>| match seen {
+            Ok(seen) => text(plan, seen, form(plan)),
+            Err(error) => format!("{}\n", printable(&failure(error).message)),
+        };
+        return watch::on_terminal(interval, async || look(plan, store).await, text, failure).await;
+    }
     let mut has_begun = false;
     let mut reported = None;
     loop {
@@ -88,28 +94,22 @@ async fn watch(
                 text(plan, &seen, form(plan))
             }
             Err(error) => {
-                let failure = store_error(plan.target.store.display(), &error);
+                let failure = failure(&error);
                 // A store that is unavailable at the start is an error; later it may recover.
                 if !has_begun || !matches!(error, StoreError::Unavailable { .. }) {
                     return Err(failure);
                 }
-                match &screen {
-                    Some(_) => format!("{}\n", crate::report::printable(&failure.message)),
-                    None => {
-                        // Report it once, however long it lasts.
-                        if reported.as_ref() != Some(&failure.message) {
-                            reporter.failure(&failure);
-                        }
-                        reported = Some(failure.message);
-                        String::new()
-                    }
+                // Report it once, however long it lasts.
+                if reported.as_ref() != Some(&failure.message) {
+                    reporter.failure(&failure);
                 }
+                reported = Some(failure.message);
+                String::new()
             }
         };
-        let text = match &mut screen {
-            Some(screen) => screen.frame(&text),
-            None if has_begun && !plan.options.json && !text.is_empty() => format!("\n{text}"),
-            None => text,
+        let text = match has_begun && !plan.options.json && !text.is_empty() {
+            true => format!("\n{text}"),
+            false => text,
         };
         if !print_to_reader(&text)? {
             return Ok(Exit::SUCCESS);
@@ -122,8 +122,8 @@ async fn watch(
 /// Returns the current state of the selected locks; those that were not named only if they are held or
 /// awaited.
 async fn look(plan: &StatusPlan<'_>, store: &mut dyn LockAdmin) -> Result<Inspection, StoreError> {
-    let names = names(plan, store).await?;
-    let limit = plan.target.connect_timeout;
+    let names = selected(&plan.selection, store, Listed::InUse).await?;
+    let limit = plan.selection.target.connect_timeout;
     let mut seen = Inspection { now_ms: 0, locks: Vec::new() };
     for names in names.chunks(LOCKS_AT_A_TIME) {
         let part = within(limit, store.inspect(names, None)).await?;
@@ -135,7 +135,7 @@ async fn look(plan: &StatusPlan<'_>, store: &mut dyn LockAdmin) -> Result<Inspec
     }
     seen.locks.retain(|lock| {
         let is_used = !lock.holders.is_empty() || !lock.waiters.is_empty() || lock.unknown.is_some();
-        plan.names.contains(&lock.name) || is_used
+        plan.selection.names.contains(&lock.name) || is_used
     });
     note_waiting(plan, store, &mut seen.locks).await;
     Ok(seen)
@@ -147,7 +147,7 @@ async fn note_waiting(plan: &StatusPlan<'_>, store: &mut dyn LockAdmin, locks: &
     if locks.iter().flat_map(|lock| &lock.holders).all(|holder| !holder.has_next_lock()) {
         return;
     }
-    let queues = match plan.target.store.refuses(Demand::List) {
+    let queues = match plan.selection.target.store.refuses(Demand::List) {
         None => Queues::Shown,
         Some(_) => Queues::Hidden,
     };
@@ -158,41 +158,10 @@ async fn note_waiting(plan: &StatusPlan<'_>, store: &mut dyn LockAdmin, locks: &
         if unread.is_empty() {
             break;
         }
-        match within(plan.target.connect_timeout, store.inspect(&unread, None)).await {
+        match within(plan.selection.target.connect_timeout, store.inspect(&unread, None)).await {
             Ok(part) => known.extend(part.locks.into_iter().map(by_name)),
             Err(_) => break,
         }
     }
     mark_waiting(locks, &known, queues);
-}
-
-async fn names(plan: &StatusPlan<'_>, store: &mut dyn LockAdmin) -> Result<Vec<LockName>, StoreError> {
-    within(plan.target.connect_timeout, store.connect()).await?;
-    let mut names = plan.names.clone();
-    if plan.needs_list() {
-        let listed = match plan.options.history {
-            true => store.list_with_history(),
-            false => store.list(),
-        };
-        let mut listed = within(plan.target.connect_timeout, listed).await?;
-        listed.sort_by(natural_order);
-        names.extend(listed.into_iter().filter(|name| plan.matches(name) && !plan.names.contains(name)));
-    }
-    Ok(names)
-}
-
-async fn histories(
-    plan: &StatusPlan<'_>,
-    store: &mut dyn LockAdmin,
-) -> Result<Vec<(LockName, Vec<NotedRecord>)>, StoreError> {
-    let mut histories = Vec::new();
-    for name in names(plan, store).await? {
-        let mut records = within(plan.target.connect_timeout, store.history(&name)).await?;
-        records.sort_by_key(|(at, record)| std::cmp::Reverse(began(*at, record)));
-        records.retain(|(_, record)| !plan.options.failed || !record.went_well());
-        if !records.is_empty() || plan.names.contains(&name) {
-            histories.push((name, records));
-        }
-    }
-    Ok(histories)
 }

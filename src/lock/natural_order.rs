@@ -6,7 +6,12 @@ use super::LockName;
 
 /// Compares names as bytes, but runs of digits as numbers.
 pub fn natural_order(one: &LockName, other: &LockName) -> Ordering {
-    let (mut left, mut right) = (one.as_str().as_bytes(), other.as_str().as_bytes());
+    natural_order_of(one.as_str(), other.as_str())
+}
+
+/// Compares other texts in the same way, such as the names of hosts.
+pub fn natural_order_of(one: &str, other: &str) -> Ordering {
+    let (mut left, mut right) = (one.as_bytes(), other.as_bytes());
     while let ([first, after_first @ ..], [second, after_second @ ..]) = (left, right) {
         let order = if first.is_ascii_digit() && second.is_ascii_digit() {
             let (number, other_number);

@@ -5,6 +5,8 @@ use serde::{Deserialize, Serialize};
 use super::{FencingToken, Identity};
 use crate::secret;
 
+/// The outcome of a run that did not get its locks because others had them.
+pub const CONTENDED: &str = "contended";
 /// The outcome of `dlock acquire`, besides those of a run.
 pub const ACQUIRED: &str = "acquired";
 /// The outcome of `dlock release`.
@@ -72,6 +74,11 @@ impl Record {
     /// Returns whether it is about a run that has done its work, by the rules of `--once-per`.
     pub fn has_succeeded(&self) -> bool {
         self.outcome == "ran" && self.exit_status == Some(0) && !self.interrupted
+    }
+
+    /// Returns when the run began that was recorded at this time, in ms since 1970.
+    pub fn began(&self, at: u64) -> u64 {
+        at.saturating_sub(self.waited_ms).saturating_sub(self.held_ms.unwrap_or(0))
     }
 
     /// Returns whether everything went well.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::form::{Form, wrapped};
-use super::status::{Colour, painted};
+use super::table::{Colour, painted};
 use super::{json, milliseconds, printable};
 use crate::backend::diagnosis::{Answer, Finding, Level, Question};
 use crate::duration::show;

@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{began, is_unsafe, milliseconds, time};
+use super::{is_unsafe, milliseconds, time};
 use crate::backend::admin::Inspection;
-use crate::lock::{Holder, Identity, LockName, LockState, Mode, NotDue, NotedRecord, Success, Waiter};
+use crate::lock::{
+    History, Holder, Identity, LockName, LockState, Mode, NotDue, NotedRecord, Success, Waiter,
+};
 
 /// Formats one object on one line, safe for a terminal as [`super::printable`] text is, without changing its meaning.
 pub fn line(object: &Value) -> String {
@@ -112,16 +114,16 @@ fn waiter(waiter: &Waiter) -> Value {
     })
 }
 
-/// Returns the history of each lock, for `status --history --json`.
-pub fn history(store: &str, histories: &[(LockName, Vec<NotedRecord>)]) -> String {
-    let lock = |(name, records): &(LockName, Vec<NotedRecord>)| json!({"name": name.as_str(), "history": records.iter().map(record).collect::<Value>()});
+/// Returns the history of each lock, for `history --json`.
+pub fn history(store: &str, histories: &[History]) -> String {
+    let lock = |History { name, records }: &History| json!({"name": name.as_str(), "history": records.iter().map(record).collect::<Value>()});
     let locks: Value = histories.iter().map(lock).collect();
     line(&json!({"version": 1, "backend": store, "locks": locks}))
 }
 
 fn record((at, record): &NotedRecord) -> Value {
     let ended = json!({
-        "began_at": time(Duration::from_millis(began(*at, record))),
+        "began_at": time(Duration::from_millis(record.began(*at))),
         "outcome": record.outcome,
         "dlock_exit": record.dlock_exit,
         "exit_status": record.exit_status,

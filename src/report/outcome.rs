@@ -10,6 +10,7 @@ use crate::child::protocol::Ended;
 use crate::clock::{Moment, wall_micros};
 use crate::exit::{Exit, Failure, FailureKind};
 use crate::identity;
+use crate::lock::record::CONTENDED;
 use crate::lock::{FencingToken, Holder, Identity, LockName, NotDue, Record};
 
 /// How a run ended, for programs.
@@ -42,7 +43,7 @@ impl Outcome {
     pub(super) const ALL: [(Outcome, &str); 12] = [
         (Outcome::Ran, "ran"),
         (Outcome::Done, "done"),
-        (Outcome::Contended, "contended"),
+        (Outcome::Contended, CONTENDED),
         (Outcome::Unavailable, "unavailable"),
         (Outcome::Denied, "denied"),
         (Outcome::Lost, "lost"),

@@ -220,12 +220,18 @@ fn open_special(entry: &Entry, reader_within: Duration) -> io::Result<File> {
 ///
 /// # Errors
 /// Not all of it was written: standard output is closed, full, or has no reader.
-pub fn to_stdout(text: &str, reader_within: Option<Duration>) -> io::Result<()> {
-    let written = write_in_time(io::stdout().as_fd(), text.as_bytes(), reader_within);
+pub fn to_stdout(text: impl AsRef<[u8]>, reader_within: Option<Duration>) -> io::Result<()> {
+    let written = write_in_time(io::stdout().as_fd(), text.as_ref(), reader_within);
     written.map_err(|error| match error.raw_os_error() {
         Some(libc::EBADF) => io::Error::other("it is closed"),
         _ => error,
     })
+}
+
+/// Returns whether a little can be written to standard output now, or the write fails at once.
+pub fn is_stdout_writable() -> bool {
+    let ready = poll(&mut [PollFd::new(io::stdout().as_fd(), PollFlags::POLLOUT)], PollTimeout::ZERO);
+    ready.is_ok_and(|count| count > 0)
 }
 
 /// Writes without waiting for a reader for longer than `reader_within`.

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
 use super::reporter::Details;
-use super::status::Screen;
+use super::table::cut;
 use super::{Reporter, describe, describe_briefly, is_dumb, printable};
 use crate::backend::{Busy, StoreError};
 use crate::clock::Moment;
@@ -29,14 +29,14 @@ pub struct WaitLine<'a> {
     /// The number of slots that it was last in use with instead of ours.
     other_slots: Cell<u32>,
     is_failing: Cell<bool>,
-    screen: RefCell<Screen>,
+    drawing: RefCell<Drawing>,
 }
 
 impl<'a> WaitLine<'a> {
     /// Begins a wait for locks in this store.
     pub fn new(reporter: &'a Reporter, store: &'a str, begin: Moment, end: Option<Moment>) -> WaitLine<'a> {
-        let (found, other_slots, is_failing, screen) = Default::default();
-        WaitLine { reporter, store, begin, end, found, other_slots, is_failing, screen }
+        let (found, other_slots, is_failing, drawing) = Default::default();
+        WaitLine { reporter, store, begin, end, found, other_slots, is_failing, drawing }
     }
 
     /// Notes that the lock is busy, and reports it the first time and when the holder changes.
@@ -114,7 +114,7 @@ impl<'a> WaitLine<'a> {
 
     /// Clears what was drawn, so that other output begins on a clean line.
     pub fn clear(&self) {
-        if !self.screen.borrow().is_clear() {
+        if !self.drawing.borrow().is_clear() {
             self.draw("");
         }
     }
@@ -136,12 +136,41 @@ impl<'a> WaitLine<'a> {
     }
 
     fn draw(&self, line: &str) {
-        self.reporter.emit(&self.screen.borrow_mut().frame(&printable(line)));
+        self.reporter.emit(&self.drawing.borrow_mut().frame(&printable(line)));
     }
 }
 
 impl Drop for WaitLine<'_> {
     fn drop(&mut self) {
         self.clear();
+    }
+}
+
+/// The part of a terminal that is redrawn in place.
+#[derive(Default)]
+struct Drawing {
+    lines: usize,
+}
+
+impl Drawing {
+    /// Returns whether nothing is drawn.
+    fn is_clear(&self) -> bool {
+        self.lines == 0
+    }
+
+    /// Returns the sequence that draws the line over the previous one, no longer than the terminal is wide.
+    fn frame(&mut self, text: &str) -> String {
+        let width = terminal_size::terminal_size().map_or(80, |(width, _)| usize::from(width.0));
+        let mut frame = String::new();
+        if self.lines > 0 {
+            // Moves up to where the last frame began, and clears everything below (ECMA-48, CUU and ED).
+            frame.push_str(&format!("\x1b[{}A\r\x1b[J", self.lines));
+        }
+        for line in text.lines() {
+            frame.push_str(&cut(line, width));
+            frame.push('\n');
+        }
+        self.lines = text.lines().count();
+        frame
     }
 }

@@ -12,7 +12,7 @@ use super::rejected::{argument_of, one_line};
 use super::suggestion;
 use super::{
     AcquireArguments, BreakArguments, CheckArguments, CommonArguments, ConfigArguments, DoctorArguments,
-    ReleaseArguments, RenewArguments, RunArguments, StatusArguments,
+    HistoryArguments, ReleaseArguments, RenewArguments, RunArguments, StatusArguments,
 };
 use crate::exit::Failure;
 
@@ -43,6 +43,8 @@ pub enum Command {
     Run(Box<RunArguments>),
     /// Show the holders and waiters of each lock
     Status(Box<StatusArguments>),
+    /// Show what happened: the last outcomes of each lock, as a table or a picture
+    History(Box<HistoryArguments>),
     /// Revoke a lock: its holder stops its command
     Break(Box<BreakArguments>),
     /// Check whether the store is fit to hold locks

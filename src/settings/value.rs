@@ -16,6 +16,7 @@ use crate::child::stop::Orphans;
 use crate::duration;
 use crate::exit::Failure;
 use crate::lease::acquire::Wait;
+use crate::lock::overdue::AgeLimits;
 use crate::lock::{FencingToken, Mode};
 
 pub(super) trait Setting: Clone + PartialEq + Send + Sync + 'static {
@@ -78,6 +79,36 @@ pub(super) fn parse_fencing_floor(text: &str) -> Result<FencingToken, String> {
     number.filter(|floor| floor.number() < FencingToken::END - 1).ok_or_else(|| {
         format!("expected a positive integer below {}, which leaves a larger token", FencingToken::END - 1)
     })
+}
+
+/// The longest limit of `--overdue`: the store forgets a success a day later.
+const LONGEST_AGE: Duration = Duration::from_secs(30 * 86400);
+
+/// `--overdue`
+///
+/// # Errors
+/// The text is not one duration, or two of which the second is longer.
+pub(super) fn parse_age_limits(text: &str) -> Result<AgeLimits, String> {
+    let (warning, critical) = match text.split_once(',') {
+        Some((warning, critical)) => (warning, Some(critical)),
+        None => (text, None),
+    };
+    let limit = |text: &str| match duration::parse(text)? {
+        Duration::ZERO => Err("must be longer than zero".to_owned()),
+        limit if limit > LONGEST_AGE => {
+            let (limit, longest) = (duration::show(limit), duration::show(LONGEST_AGE));
+            Err(format!("{limit} is longer than {longest}: stores forget a success after 31d"))
+        }
+        limit => Ok(limit),
+    };
+    let limits = AgeLimits { warning: limit(warning)?, critical: critical.map(limit).transpose()? };
+    match limits.critical {
+        Some(critical) if critical <= limits.warning => {
+            let (warning, critical) = (duration::show(limits.warning), duration::show(critical));
+            Err(format!("the second limit, {critical}, is not longer than the first, {warning}"))
+        }
+        _ => Ok(limits),
+    }
 }
 
 /// Completes the description of an option.

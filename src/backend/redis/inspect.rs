@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use redis::{Cmd, Value};
 
-use self::view::{HistoryReply, HistoryRequest, LookReply, LookRequest, View, record};
+use self::view::{HistoryRequest, LookReply, LookRequest, Outcomes, View};
 use super::connection::{CommandReply, Connection, RequestOptions, value_of};
-use super::keys::{HISTORY, INDEX, MISSED, RECORDED, SUCCEEDED};
+use super::keys::{HISTORY_LISTS, INDEX, Keys, RECORDED};
 use super::reply::{Outcome, nonsense, read, text};
 use super::result::unexpected;
 use super::script::{By, LOOK, Operation, ScriptRequest, json, millis};
@@ -26,6 +26,8 @@ const LOCKS_A_STEP: usize = 32;
 /// The number of script runs requested in one round trip of a server, and of a cluster.
 const STEPS_A_FLIGHT: usize = 16;
 const STEPS_A_FLIGHT_OF_CLUSTER: usize = 64;
+/// The number of histories requested in one round trip.
+const HISTORIES_A_FLIGHT: usize = 32;
 /// The number of indexes of a cluster that are read at a time.
 const INDEXES_A_FLIGHT: usize = 64;
 /// The approximate number of index entries read per request.
@@ -111,19 +113,31 @@ impl RedisStore {
         Ok(next.to_owned())
     }
 
-    /// Reads a list of outcomes, in several steps if it is long.
-    async fn outcomes(&mut self, list: &str) -> Result<Vec<NotedRecord>, StoreError> {
-        let mut records = Vec::new();
-        let mut seen = 0;
+    /// Reads lists of outcomes, in several steps those that are long.
+    async fn outcomes(&mut self, lists: &[String]) -> Result<Vec<Vec<NotedRecord>>, StoreError> {
+        let mut outcomes: Vec<Outcomes> = lists.iter().map(|list| Outcomes::of(list)).collect();
+        // As for an inspection.
+        let mut texts = vec![0];
         loop {
-            let mut command = LOOK.command(By::Text);
-            command.arg(1).arg(list).arg(json(&HistoryRequest { list, seen }));
-            let reply: HistoryReply = read(&self.request_one(list, command).await?)?;
-            records.extend(reply.outcomes.iter().filter_map(|outcome| record(outcome)));
-            if reply.seen >= reply.of || reply.seen <= seen {
-                return Ok(records);
+            let open: Vec<usize> = (0..outcomes.len()).filter(|list| !outcomes[*list].is_whole).collect();
+            if open.is_empty() {
+                return Ok(outcomes.into_iter().map(|outcomes| outcomes.records).collect());
             }
-            seen = reply.seen;
+            let request = |list: &usize| {
+                let Outcomes { list: key, seen, .. } = outcomes[*list];
+                let mut command = LOOK.command(if texts.contains(list) { By::Text } else { By::Digest });
+                command.arg(1).arg(key).arg(json(&HistoryRequest { list: key, seen }));
+                (key.to_owned(), command)
+            };
+            let requests: Vec<(String, Cmd)> = open.iter().map(request).collect();
+            let replies = self.request_each(&requests, RequestOptions::default()).await?;
+            texts.clear();
+            for (list, reply) in open.into_iter().zip(replies) {
+                match reply {
+                    CommandReply::NoScript => texts.push(list),
+                    reply => outcomes[list].add(&read(&value_of(reply)?)?),
+                }
+            }
         }
     }
 
@@ -254,14 +268,25 @@ impl LockAdmin for RedisStore {
 
     fn history<'a>(&'a mut self, name: &'a LockName) -> TryReply<'a, Vec<NotedRecord>> {
         Box::pin(async move {
+            let found = self.histories(std::slice::from_ref(name)).await?;
+            found.into_iter().next().ok_or_else(nonsense)
+        })
+    }
+
+    fn histories<'a>(&'a mut self, names: &'a [LockName]) -> TryReply<'a, Vec<Vec<NotedRecord>>> {
+        Box::pin(async move {
             self.connect().await?;
-            let keys = self.keys(name);
-            let mut records = Vec::new();
-            for kind in [SUCCEEDED, HISTORY, MISSED] {
-                records.extend(self.outcomes(&keys.side(kind)).await?);
-            }
-            records.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
-            Ok(records)
+            let names = &names[..names.len().min(HISTORIES_A_FLIGHT)];
+            let lists = names.iter().map(|name| self.keys(name));
+            let of_lock = |keys: Keys| HISTORY_LISTS.map(|kind| keys.side(kind));
+            let lists: Vec<String> = lists.flat_map(of_lock).collect();
+            let found = self.outcomes(&lists).await?;
+            let history = |lists: &[Vec<NotedRecord>]| {
+                let mut records = lists.concat();
+                records.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
+                records
+            };
+            Ok(found.chunks(HISTORY_LISTS.len()).map(history).collect())
         })
     }
 

@@ -6,10 +6,11 @@ use crate::support::store::Store;
 use std::fs::File;
 
 /// What commands print.
-const COMMANDS: [&[&str]; 11] = [
+const COMMANDS: [&[&str]; 12] = [
     &["status", "x"],
     &["status", "--json"],
     &["status", "--history", "x"],
+    &["history", "--timeline", "x"],
     &["status", "--watch", "x"],
     &["config", "show"],
     &["doctor", "--json"],

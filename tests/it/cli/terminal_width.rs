@@ -106,9 +106,14 @@ fn a_dumb_terminal_gets_no_control_sequences() {
     let store = Store::file();
     let mut run = store.run_with_ttl("60s").stdin(Stdio::piped()).sh("echo ready; exec cat").spawn();
     run.await_ready();
-    for args in
-        [&["status"][..], &["status", "--history", "x"], &["doctor"], &["run", "--help"], &["--nonsense"]]
-    {
+    for args in [
+        &["status"][..],
+        &["status", "--history", "x"],
+        &["history", "--timeline"],
+        &["doctor"],
+        &["run", "--help"],
+        &["--nonsense"],
+    ] {
         let text = shown(&store, 80, "dumb", args);
         assert!(!text.contains('\u{1b}'), "{text:?}");
     }

@@ -99,6 +99,26 @@ pub(super) struct HistoryReply {
     pub(super) outcomes: Vec<String>,
 }
 
+/// A list of outcomes as far as it has been read.
+pub(super) struct Outcomes<'a> {
+    pub(super) list: &'a str,
+    pub(super) seen: u64,
+    pub(super) is_whole: bool,
+    pub(super) records: Vec<NotedRecord>,
+}
+
+impl Outcomes<'_> {
+    pub(super) fn of(list: &str) -> Outcomes<'_> {
+        Outcomes { list, seen: 0, is_whole: false, records: Vec::new() }
+    }
+
+    pub(super) fn add(&mut self, reply: &HistoryReply) {
+        self.records.extend(reply.outcomes.iter().filter_map(|outcome| record(outcome)));
+        self.is_whole = reply.seen >= reply.of || reply.seen <= self.seen;
+        self.seen = reply.seen;
+    }
+}
+
 /// The state of a lock as far as it has been read.
 pub(super) struct View {
     pub(super) keys: Keys,
@@ -189,7 +209,7 @@ impl WaiterReply {
 }
 
 /// Reads one entry of the history: `TIME JSON`.
-pub(super) fn record(entry: &str) -> Option<NotedRecord> {
+fn record(entry: &str) -> Option<NotedRecord> {
     let (at, record) = entry.split_once(' ')?;
     let mut record = serde_json::Deserializer::from_str(record);
     Some((at.parse().ok()?, Deserialize::deserialize(&mut record).ok()?))

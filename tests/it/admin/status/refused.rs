@@ -15,7 +15,10 @@ fn contradictions_and_invalid_names_are_refused_before_the_store_is_queried() {
     let too_long =
         format!("NAME '{}': a lock name may have at most 200 bytes, this one has 201", "x".repeat(40));
     for (args, message) in [
-        (&["--failed", "x"][..], "--failed selects outcomes: did you mean dlock status --history --failed"),
+        (&["--failed", "x"][..], "--failed selects outcomes: did you mean dlock history --failed"),
+        (&["--since", "1h", "x"], "--since selects outcomes: did you mean dlock history --since"),
+        (&["--until", "1h"], "--until selects outcomes: did you mean dlock history --until"),
+        (&["--timeline"], "--timeline selects outcomes: did you mean dlock history --timeline"),
         (&["--watch", "--history", "x"], "--watch and --history contradict each other: give one of them"),
         (&["--watch", "--exit-code", "x"], "--watch and --exit-code contradict each other: give one of them"),
         (
@@ -47,6 +50,56 @@ fn contradictions_and_invalid_names_are_refused_before_the_store_is_queried() {
     use std::os::unix::ffi::OsStrExt;
     let output = status(&store).arg(std::ffi::OsStr::from_bytes(b"a\xff")).output();
     assert_eq!(output.exit, Exit::Code(64));
+}
+
+/// The same for both commands.
+#[test]
+fn contradictions_and_bad_times_of_a_history_are_refused_before_the_store_is_queried() {
+    let store = Store::file();
+    let bad = |flag: &str, value: &str| {
+        format!(
+            "invalid value '{value}' for '{flag} <TIME>': expected a time like 12h (ago), 22:00, 2026-11-26, \
+             '2026-11-26 22:00' or 2026-11-26T22:00:00Z"
+        )
+    };
+    let between = |since: &str, until: &str| {
+        format!("--since {since} is not before --until {until}: nothing lies between them")
+    };
+    for (args, message) in [
+        (
+            &["--timeline", "--json"][..],
+            "--timeline and --json contradict each other: give one of them".to_owned(),
+        ),
+        (
+            &["--timeline", "--wide", "x"],
+            "--timeline and --wide contradict each other: give one of them".to_owned(),
+        ),
+        (&["--since", "yesterday"], bad("--since", "yesterday")),
+        (&["--since", "25:00"], bad("--since", "25:00")),
+        (&["--since", "-1h"], bad("--since", "-1h")),
+        (&["--since", " "], bad("--since", " ")),
+        (&["--until", "2026-02-30"], bad("--until", "2026-02-30")),
+        (&["--until", "26.11.2026", "x"], bad("--until", "26.11.2026")),
+        (
+            &["--since", "2026-11-27", "--until", "2026-11-26"],
+            between("2026-11-27 00:00:00", "2026-11-26 00:00:00"),
+        ),
+        (
+            &["--until", "2026-11-26T22:00:00Z", "--since", "2026-11-26 23:00"],
+            between("2026-11-26 23:00:00", "2026-11-26 23:00:00"),
+        ),
+    ] {
+        for command in [&["history"][..], &["status", "--history"]] {
+            let dlock = store.place.bare().args(command).args(["-q", "-b", "redis://127.0.0.1:1"]);
+            let output = dlock.args(args).env("TZ", "Europe/Berlin").output();
+            assert_eq!(output.outcome(), (Exit::Code(64), "", &*format!("dlock: {message}\n")), "{args:?}");
+        }
+    }
+    let output = store.place.bare().args(["history", "--since", "1h", "--until", "2h"]).output();
+    assert!(output.stderr.ends_with(": nothing lies between them\n"), "{}", output.stderr);
+    for args in [&["--watch"][..], &["--exit-code"], &["--history"]] {
+        assert_eq!(store.place.bare().arg("history").args(args).output().exit, Exit::Code(64), "{args:?}");
+    }
 }
 
 #[test]

@@ -2,152 +2,14 @@
 
 use super::{holding, parse, status};
 use crate::support::SOON;
-use crate::support::pty::{CTRL_C, Terminal};
 use crate::support::running::{Exit, Running};
 use crate::support::store::Store;
-use crate::support::wait::{eventually, until};
+use crate::support::wait::until;
 use nix::sys::signal::Signal;
 use std::io::{BufRead, BufReader};
-use std::process::Command;
 
-/// `dlock status --watch` alone on a terminal of this size.
-fn on_terminal(store: &Store, args: &[&str], lines: u16, columns: u16) -> Terminal {
-    let mut shell = Command::new("sh");
-    let text = format!(
-        "stty rows {lines} cols {columns}; \"$0\" status -b '{}' \"$@\"; echo \"ended $?\"; stty -a >after; cat",
-        store.url()
-    );
-    shell.args(["-c", &text, crate::support::dlock::BINARY]).args(args).current_dir(store.place.path("."));
-    shell.env_remove("NO_COLOR").env_remove("DLOCK_BACKEND");
-    Terminal::start(&store.place, shell)
-}
-
-/// The screen of a terminal of this width after this output. It supports only what `--watch` uses.
-fn drawn(written: &str, columns: usize) -> Vec<String> {
-    let mut lines: Vec<Vec<char>> = vec![Vec::new()];
-    let (mut row, mut column) = (0usize, 0usize);
-    let mut rest = written.chars().peekable();
-    while let Some(c) = rest.next() {
-        match c {
-            '\n' => {
-                row += 1;
-                column = 0;
-                if row == lines.len() {
-                    lines.push(Vec::new());
-                }
-            }
-            '\u{1b}' => {
-                assert_eq!(rest.next(), Some('['), "{written:?}");
-                let mut number = String::new();
-                let end = loop {
-                    match rest.next().unwrap() {
-                        digit if digit.is_ascii_digit() || digit == ';' => number.push(digit),
-                        end => break end,
-                    }
-                };
-                match (end, number.as_str()) {
-                    ('A', number) => {
-                        // The carriage return after it, which the terminal of the tests leaves out.
-                        row = row
-                            .checked_sub(number.parse().unwrap())
-                            .expect("no further than its own first line");
-                        column = 0;
-                    }
-                    ('K', "") => lines[row].truncate(column),
-                    ('J', "") => {
-                        lines[row].truncate(column);
-                        lines.truncate(row + 1);
-                    }
-                    ('m', _) => {}
-                    other => panic!("{other:?}: {written:?}"),
-                }
-            }
-            c => {
-                let line = &mut lines[row];
-                line.resize(line.len().max(column + 1), ' ');
-                line[column] = c;
-                column += 1;
-                assert!(column <= columns, "a line is wider than the terminal: {written:?}");
-            }
-        }
-    }
-    lines.into_iter().map(|line| line.into_iter().collect()).collect()
-}
-
-#[test]
-fn on_a_terminal_the_table_is_redrawn_in_place_on_changes() {
-    for store in Store::each() {
-        let mut terminal = on_terminal(&store, &["--watch=100ms"], 24, 200);
-        let mut await_line = |what: &str| {
-            eventually(SOON, what, || {
-                let lines = drawn(terminal.screen(), 200);
-                // Not in the name of the store, which is random.
-                let shows = lines.iter().skip(1).any(|line| line.contains(what));
-                (shows && lines[0] == store.url()).then_some(lines)
-            })
-        };
-        await_line("no lock is held or awaited");
-        let mut run = holding(store.run_with_ttl("30s").args(["--note", "one"]));
-        let lines = await_line("one");
-        // The store, the heading, the lock, and where the cursor is.
-        assert_eq!((lines.len(), lines[3].as_str()), (4, ""), "{lines:?}");
-        drop(run.take_stdin());
-        run.wait();
-        await_line("no lock is held or awaited");
-        let _other = holding(store.run_with_ttl("30s").name("other"));
-        let lines = await_line("other");
-        assert_eq!(lines.len(), 4, "{lines:?}");
-        assert!(terminal.screen().contains("\u{1b}[33m"));
-    }
-}
-
-#[test]
-fn a_table_larger_than_the_terminal_is_truncated() {
-    let store = Store::file();
-    let run = (10..40).fold(store.run_with_ttl("30s"), |run, number| run.arg(format!("lock-{number}")));
-    let _run = holding(run.args(["--note", "a note that is far too long for a narrow terminal"]));
-    let mut terminal = on_terminal(&store, &["--watch=100ms"], 10, 40);
-    for _ in 0..3 {
-        terminal.expect("... and 25 lines more");
-    }
-    let lines = drawn(terminal.screen(), 40);
-    assert!(lines.len() <= 10, "{lines:?}");
-    assert!(lines[2].starts_with("lock-10  exclusive"), "{lines:?}");
-}
-
-/// The window is made smaller and larger while it is shown.
-#[test]
-fn the_table_follows_the_size_of_the_terminal() {
-    let store = Store::file();
-    let run = (10..40).fold(store.run_with_ttl("30s"), |run, number| run.arg(format!("lock-{number}")));
-    let _run = holding(run);
-    let mut terminal = on_terminal(&store, &["--watch=100ms"], 10, 100);
-    terminal.expect("... and 25 lines more");
-    terminal.resize(20, 100);
-    terminal.expect("... and 15 lines more");
-    terminal.resize(6, 30);
-    terminal.expect("... and 29 lines more");
-}
-
-#[test]
-fn ctrl_c_ends_the_watch_and_restores_the_terminal() {
-    let store = Store::file();
-    let mut terminal = Terminal::bash(&store.place);
-    let before = terminal.settings();
-    let _run = holding(store.run_with_ttl("30s"));
-    terminal.line("\"$DLOCK\" status --watch=100ms");
-    terminal.expect("exclusive");
-    terminal.type_keys(CTRL_C);
-    terminal.expect(crate::support::pty::PROMPT);
-    assert_eq!(terminal.settings(), before);
-    // The cursor is visible, no other screen remains, no colour remains.
-    let written = terminal.screen();
-    assert!(!written.contains("\u{1b}[?"), "{written:?}");
-    let colours = written.split("\u{1b}[").filter_map(|part| part.split_once('m').map(|(number, _)| number));
-    let colours = colours.filter(|number| number.parse::<u8>().is_ok());
-    assert_eq!(colours.last(), Some("0"), "{written:?}");
-    assert_eq!(terminal.ask("echo $?"), "130\n");
-}
+mod on_terminal;
+mod screen;
 
 fn objects(run: &Running) -> Vec<serde_json::Value> {
     run.stdout().split_inclusive('\n').filter(|line| line.ends_with('\n')).map(parse).collect()
@@ -204,18 +66,9 @@ fn the_watch_ends_when_its_output_is_closed() {
     }
 }
 
-/// The terminal that it was on has been closed.
-#[test]
-fn the_watch_ends_with_its_terminal() {
-    let store = Store::file();
-    let mut terminal = on_terminal(&store, &["--watch=100ms"], 24, 80);
-    terminal.expect(store.url());
-    let hung_up = terminal.hang_up();
-    until(SOON, "its end", || hung_up.processes("dlock").is_empty());
-}
-
 mod on_redis {
-    use super::{objects, on_terminal};
+    use super::objects;
+    use super::screen::watching;
     use crate::admin::status::{holding, status};
     use crate::support::SOON;
     use crate::support::redis::Redis;
@@ -227,7 +80,7 @@ mod on_redis {
         let mut redis = Redis::start();
         let store = Store::on(&redis);
         let mut watch = status(&store).args(["--watch=100ms", "--json", "-q"]).spawn();
-        let mut terminal = on_terminal(&store, &["--watch=100ms"], 24, 200);
+        let mut terminal = watching(&store, &["--watch=100ms"], 24, 200);
         watch.await_stdout("\n");
         terminal.expect(&redis.url());
         redis.kill();

@@ -60,6 +60,8 @@ fn status_history_is_offered_the_locks_with_a_history() {
         for words in [
             &["dlock", "status", "--history", "-b", store.url(), "e"][..],
             &["dlock", "-b", store.url(), "status", "--failed", "--history", "e"],
+            &["dlock", "history", "-b", store.url(), "--since", "22:00", "e"],
+            &["dlock", "-b", store.url(), "history", "--timeline", "e"],
         ] {
             assert_eq!(ask(&store.place, words).stdout, "values\nended\tlock\n", "{words:?}");
         }
@@ -165,6 +167,12 @@ fn every_position_on_a_line_has_its_completions() {
         ("dlock status --watch ni", &["night shift", "nightly"]),
         ("dlock status -- nightly ni", &["night shift"]),
         ("dlock status -- --his", &[]),
+        ("dlock hi", &["history"]),
+        ("dlock help hi", &["history"]),
+        ("dlock history --ti", &["--timeline"]),
+        ("dlock history --timeline --since ", &[]),
+        ("dlock history --until=", &[]),
+        ("dlock status --history --fa", &["--failed"]),
         ("dlock -b file:/ ru", &["run"]),
         ("dlock -q --backend file:/ status --wat", &["--watch"]),
         ("dlock --log-f", &["--log-format"]),

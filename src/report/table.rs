@@ -2,13 +2,13 @@
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
+use super::form::{Form, Style};
+use super::printable;
 use crate::lock::LockName;
-use crate::report::form::{Form, Style};
-use crate::report::printable;
 
 /// Meaning, as a colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::report) enum Colour {
+pub(super) enum Colour {
     None,
     Green,
     Yellow,
@@ -30,7 +30,7 @@ impl Colour {
 }
 
 /// Returns a text in a colour, if the style has colours.
-pub(in crate::report) fn painted(text: &str, colour: Colour, style: Style) -> String {
+pub(super) fn painted(text: &str, colour: Colour, style: Style) -> String {
     match (style, colour) {
         (Style::Plain, _) | (_, Colour::None) => text.to_owned(),
         (Style::Coloured, colour) => format!("\x1b[{}m{text}\x1b[0m", colour.code()),
@@ -94,8 +94,8 @@ pub(super) struct Table {
 pub(super) struct Layout {
     /// They are left out, in this order, before any other is cut.
     pub(super) spare: &'static [&'static str],
-    /// This many, from the left, are not cut.
-    pub(super) whole: usize,
+    /// These, counted from the left, are not cut.
+    pub(super) whole: &'static [usize],
 }
 
 impl Table {
@@ -147,7 +147,7 @@ impl Table {
         }
         while overflows(&columns) {
             let narrowest = |column| match column {
-                _ if column < self.layout.whole => usize::MAX,
+                _ if self.layout.whole.contains(&column) => usize::MAX,
                 0 | 1 => NARROWEST_NAME,
                 _ => NARROWEST,
             };

@@ -1,0 +1,98 @@
+//! `dlock history`: shows the last outcomes of locks.
+
+use std::time::Duration;
+
+use super::selected::{Listed, selected};
+use super::{execute, notices_about, print_to_reader, within};
+use crate::backend::StoreError;
+use crate::backend::admin::LockAdmin;
+use crate::exit::{Exit, Failure};
+use crate::lock::{Filter, History, LockName, NotedRecord, also_needed};
+use crate::report::history::history_text;
+use crate::report::timeline::{Glyphs, timeline_text};
+use crate::report::{Form, Reporter, json, store_error};
+use crate::settings::{CommonArguments, HistoryArguments, HistoryPlan, HistoryStyle};
+
+pub fn history(arguments: &HistoryArguments) -> Exit {
+    show(&arguments.common, HistoryPlan::new(arguments))
+}
+
+/// Shows a history, also for `dlock status --history`.
+pub(super) fn show(common: &CommonArguments, plan: Result<HistoryPlan, Failure>) -> Exit {
+    let reporter = Reporter::of(common);
+    execute(
+        &reporter,
+        plan,
+        |plan| notices_about(&reporter, &plan.selection.names, &plan.selection.target),
+        async |plan| {
+            let mut store = plan.selection.target.store.open();
+            let display = plan.selection.target.store.display();
+            let histories =
+                selected_histories(plan, &mut *store).await.map_err(|error| store_error(display, &error))?;
+            print_to_reader(&text(plan, &histories))?;
+            Ok(Exit::SUCCESS)
+        },
+    )
+}
+
+fn text(plan: &HistoryPlan, histories: &[History]) -> String {
+    let display = plan.selection.target.store.display();
+    let (form, filter) = (Form::of_stdout(), filter(plan));
+    match plan.style {
+        HistoryStyle::Json => json::history(display, histories),
+        HistoryStyle::Table => history_text(display, histories, filter, form),
+        HistoryStyle::WideTable => history_text(display, histories, filter, form.wide()),
+        HistoryStyle::Timeline => timeline_text(display, histories, filter, form, Glyphs::of_terminal()),
+    }
+}
+
+fn filter(plan: &HistoryPlan) -> Filter {
+    // Nothing was noted before 1970.
+    let ms = |time: jiff::Timestamp| u64::try_from(time.as_millisecond()).unwrap_or(0);
+    let (since, until) = (plan.window.since.map(ms), plan.window.until.map(ms));
+    Filter { since, until, only_failed: plan.only_failed }
+}
+
+/// Returns the selected histories; those of locks that were not named only if something is selected of them.
+async fn selected_histories(
+    plan: &HistoryPlan,
+    store: &mut dyn LockAdmin,
+) -> Result<Vec<History>, StoreError> {
+    let names = selected(&plan.selection, store, Listed::WithHistory).await?;
+    let histories = read(plan, store, names).await?;
+    let filter = filter(plan);
+    let others = match filter.only_failed {
+        // They are not shown: what cannot be read of them is not known.
+        true => read(plan, store, also_needed(&histories)).await.unwrap_or_default(),
+        false => Vec::new(),
+    };
+    let mut histories = filter.apply(&histories, &others);
+    histories.retain(|history| !history.records.is_empty() || plan.selection.names.contains(&history.name));
+    Ok(histories)
+}
+
+async fn read(
+    plan: &HistoryPlan,
+    store: &mut dyn LockAdmin,
+    names: Vec<LockName>,
+) -> Result<Vec<History>, StoreError> {
+    let found = histories(store, &names, plan.selection.target.connect_timeout).await?;
+    Ok(names.into_iter().zip(found).map(|(name, records)| History::new(name, records)).collect())
+}
+
+/// Returns the records of each of these locks; of the first of them if the store returns no more.
+pub(super) async fn histories(
+    store: &mut dyn LockAdmin,
+    names: &[LockName],
+    limit: Duration,
+) -> Result<Vec<Vec<NotedRecord>>, StoreError> {
+    let mut histories = Vec::new();
+    while let rest @ [_, ..] = &names[histories.len()..] {
+        let found = within(limit, store.histories(rest)).await?;
+        if found.is_empty() {
+            break;
+        }
+        histories.extend(found);
+    }
+    Ok(histories)
+}
