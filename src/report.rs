@@ -52,6 +52,15 @@ fn kept_by(busy: &Busy) -> Option<(&Identity, Duration, Duration)> {
     Some((identity, *ended, *rest))
 }
 
+/// Returns the names of several locks for a message, of many only the first two.
+pub fn label<'n>(names: impl IntoIterator<Item = &'n LockName>) -> String {
+    let names: Vec<&str> = names.into_iter().map(LockName::as_str).collect();
+    match names.as_slice() {
+        [one, two, _, _, ..] => format!("{one}, {two} and {} others", names.len() - 2),
+        few => few.join(", "),
+    }
+}
+
 /// Describes the holder of a lock, in one sentence.
 fn describe(name: &LockName, store: &str, busy: &Busy) -> String {
     if let Some((identity, ended, rest)) = kept_by(busy) {

@@ -219,7 +219,12 @@ impl Acquiring<'_> {
         }
     }
 
-    fn write_token(&self, held: &[HeldLock], claim: &Claim, lock_wait: &LockWait<'_>) -> Result<(), Failure> {
+    fn write_token(
+        &self,
+        held: &[HeldLock<'_>],
+        claim: &Claim,
+        lock_wait: &LockWait<'_>,
+    ) -> Result<(), Failure> {
         let (plan, token) = (self.plan, &claim.token);
         let Some(HeldLock { grant, lease_state, .. }) = held.first() else {
             return Err(Failure::internal("granted without a lock"));

@@ -1,5 +1,7 @@
 //! Waiting for locks. Meanwhile signals apply to dlock itself, and progress is reported now and then.
 
+mod failure;
+
 use std::cell::Cell;
 use std::pin::Pin;
 use std::time::Duration;
@@ -9,18 +11,16 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::or_never;
-use crate::backend::{Busy, Outlook, Refusal, StoreError};
+use crate::backend::{Busy, Refusal, StoreError};
 use crate::child::signals::{self, Source, WhileWaiting};
 use crate::child::{Event, Supervisor, sys};
 use crate::clock::{Alarm, Moment};
-use crate::duration::show_distance;
-use crate::exit::{Failure, FailureKind};
 use crate::identity::is_our_ancestor;
 use crate::lease::acquire::{Advice, NotGranted, Patience, Wait, WaitContext};
 use crate::lease::acquire_all::{AllGranted, HeldLock, Lock, acquire_all, give_back};
 use crate::lease::validity::Terms;
-use crate::lock::{Claim, LockName, Mode, Success, UnknownFormat};
-use crate::report::{Reporter, WaitLine, broken_by, lock_error};
+use crate::lock::{Claim, Mode};
+use crate::report::{Reporter, WaitLine};
 use crate::settings::StoreTarget;
 
 /// dlock stops waiting for the store and the guard process this long after the request to end. What follows
@@ -192,7 +192,7 @@ impl<'a> LockWait<'a> {
             if let Ok((held, _)) = &granted {
                 line.replied();
                 drop(line);
-                self.report_granted(locks, held, waited);
+                self.report_granted(held, waited);
             }
             return Ok(Awaited { granted, holder_is_ancestor, waited });
         };
@@ -205,8 +205,9 @@ impl<'a> LockWait<'a> {
     }
 
     /// Reports that the locks were granted, and which of them have another lease than was requested.
-    fn report_granted(&self, locks: &[Lock], held: &[HeldLock], waited: Duration) {
-        for (index, (Lock { claim, .. }, held)) in locks.iter().zip(held).enumerate() {
+    fn report_granted(&self, held: &[HeldLock<'_>], waited: Duration) {
+        for (index, held) in held.iter().enumerate() {
+            let claim = &held.lock.claim;
             self.reporter.granted(&claim.name, waited, held.grant.fencing);
             match held.grant.lease {
                 // Once, although the server limits the leases of all of them. That the default is a little too long on
@@ -264,118 +265,6 @@ impl<'a> LockWait<'a> {
             _ => {}
         }
         Ok(Reaction::Nothing)
-    }
-
-    /// Returns the same as [`LockWait::failure`] at the end of a wait, with its length if a store was retried.
-    pub(super) fn failure_after(&self, waited: Duration, claim: &Claim, why: NotGranted) -> Failure {
-        let was_retried = self.retries() && matches!(why, NotGranted::Failed(StoreError::Unavailable { .. }));
-        let failure = self.failure(claim, why);
-        if !was_retried {
-            return failure;
-        }
-        let message = format!("{}; gave up after {}", failure.message, show_distance(waited));
-        Failure { message, ..failure }
-    }
-
-    /// Returns whether a store that cannot be reached is tried again.
-    fn retries(&self) -> bool {
-        self.patience.wait != Wait::No || !self.patience.retry.is_zero()
-    }
-
-    /// Returns the failure for a lock that was not granted for another reason than contention, with a remedy.
-    pub(super) fn failure(&self, claim: &Claim, why: NotGranted) -> Failure {
-        let (name, store, consequence) = (&claim.name, self.store(), self.consequence);
-        let cause = self.cause(claim, &why);
-        let (kind, cause, end) = match why {
-            NotGranted::Failed(error) => {
-                let see_retry = match error.outlook() {
-                    Outlook::Permanent => "",
-                    _ if self.retries() => "",
-                    _ if consequence.is_empty() => "; see --retry",
-                    _ => ", see --retry",
-                };
-                return lock_error(name, store, &error, &format!("{consequence}{see_retry}"));
-            }
-            NotGranted::Revoked(_) => (FailureKind::Lost, format!("the lock was {cause}"), consequence),
-            // The remedy says what to do, and nothing else can have happened.
-            NotGranted::Refused(Refusal::Slots(_) | Refusal::Inside(_)) => (FailureKind::Usage, cause, ""),
-            NotGranted::Refused(Refusal::Unsupported(_)) => (FailureKind::Usage, cause, consequence),
-            NotGranted::Refused(Refusal::OuterLost) => (FailureKind::Lost, cause, consequence),
-            NotGranted::Refused(Refusal::Success(_)) => (FailureKind::Config, cause, consequence),
-            NotGranted::Contended(_) | NotGranted::NotDue(_) | NotGranted::GivenUp => {
-                return Failure::internal(cause);
-            }
-        };
-        Failure::new(kind, format!("{name} on {store}: {cause}{end}"))
-    }
-
-    /// Returns why a lock was not granted, without its name and the store.
-    pub(super) fn cause(&self, claim: &Claim, why: &NotGranted) -> String {
-        match why {
-            NotGranted::Failed(error) => error.to_string(),
-            NotGranted::Revoked(revocation) => broken_by(revocation),
-            NotGranted::Refused(Refusal::Slots(theirs)) => format!(
-                "--slots {}, but it is in use with {theirs} slots: give --slots {theirs}, or wait until it has no holder \
-                 and no waiter",
-                slots_of(claim)
-            ),
-            NotGranted::Refused(Refusal::Unsupported(why)) => why.clone(),
-            NotGranted::Refused(Refusal::Inside(outer)) => format!(
-                "cannot be taken {} here: this command runs under a hold of it that is {} and would wait for itself; take \
-                 the outer one with --exclusive, or this one with the same mode",
-                claim.mode.as_str(),
-                outer.as_str()
-            ),
-            NotGranted::Refused(Refusal::OuterLost) => {
-                "the lock that this command runs under (DLOCK_HELD) was lost".to_owned()
-            }
-            NotGranted::Refused(Refusal::Success(UnknownFormat(format))) => format!(
-                "the record of its last success was stored by another dlock (format {format}, known: {})",
-                Success::FORMAT
-            ),
-            NotGranted::Contended(_) | NotGranted::NotDue(_) | NotGranted::GivenUp => {
-                "gave up without a reason".to_owned()
-            }
-        }
-    }
-
-    /// Reports that the lock was in use with another number of slots until the wait ended, and returns the message.
-    pub(super) fn report_other_slots(&self, awaited: &Awaited<'_>, claim: &Claim, theirs: u32) -> String {
-        let (name, store, waited) = (&claim.name, self.store(), show_distance(awaited.waited));
-        let ours = slots_of(claim);
-        let line = format!(
-            "{name} on {store} is still in use with {theirs} slots, not {ours}; gave up after {waited}: wait longer, or give \
-             --slots {theirs}"
-        );
-        self.reporter.held(name, None, &line);
-        line
-    }
-
-    /// Reports that another client holds the lock, and returns the message. `instead` is the remedy for a
-    /// holder that is an ancestor of this process.
-    pub(super) fn report_contended(
-        &self,
-        awaited: &Awaited<'_>,
-        name: &LockName,
-        busy: &Busy,
-        instead: &str,
-    ) -> String {
-        if !awaited.holder_is_ancestor {
-            let will_wait = self.patience.wait != Wait::No;
-            return self.reporter.contended(name, self.store(), busy, awaited.waited, will_wait);
-        }
-        let line = format!(
-            "{name} is held by the dlock that runs this very command: waiting for it would never end, and {instead}"
-        );
-        self.reporter.held(name, busy.holders.first(), &line);
-        line
-    }
-}
-
-fn slots_of(claim: &Claim) -> u32 {
-    match claim.mode {
-        Mode::Slots(slots) => slots,
-        Mode::Exclusive | Mode::Shared => 1,
     }
 }
 

@@ -10,7 +10,7 @@ use crate::child::protocol::Ended;
 use crate::clock::{Moment, wall_micros};
 use crate::exit::{Exit, Failure, FailureKind};
 use crate::identity;
-use crate::lock::{FencingToken, Holder, Identity, LockName, NotDue, Record};
+use crate::lock::{Claim, FencingToken, Holder, Identity, LockName, NotDue, Record};
 
 /// How a run ended, for programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -210,8 +210,8 @@ impl RunReport {
         self.outcome == Outcome::Ran && self.exit_status() == Some(0)
     }
 
-    /// Returns the history record of one of its locks.
-    pub fn record(&self, lock: usize, identity: &Identity) -> Record {
+    /// Returns the record for the history of the lock of this claim.
+    pub fn record(&self, claim: &Claim) -> Record {
         // The fields that identify a process are of no use once it has ended.
         let known = |identity: &Identity| Identity {
             start: 0,
@@ -227,35 +227,37 @@ impl RunReport {
         let other = |identity: &Identity| Identity { note: None, url: None, ..known(identity) };
         Record {
             outcome: self.outcome.as_str().to_owned(),
-            identity: known(identity),
+            identity: known(&claim.identity),
             dlock_exit: self.dlock_exit(),
             exit_status: self.exit_status(),
             signal: self.signal(),
-            fencing_token: self.locks.get(lock).and_then(|lock| lock.fencing),
+            fencing_token: self
+                .locks
+                .iter()
+                .find(|lock| lock.name == claim.name)
+                .and_then(|lock| lock.fencing),
             waited_ms: milliseconds(self.waited),
             held_ms: self.held.map(milliseconds),
             kept_ms: self.holder.as_ref().and_then(Holder::kept).map(milliseconds),
             holder: self.holder.as_ref().and_then(|holder| holder.identity.as_ref()).map(other),
-            held_lock: self.other_lock(lock),
+            held_lock: self.other_lock(&claim.name),
             reason: self.reason.as_deref().map(short),
-            error: self.cause_for(lock).or(self.error.clone()).as_deref().map(short),
+            error: self.cause_for(&claim.name).or(self.error.clone()).as_deref().map(short),
         }
     }
 
     /// Returns the cause for the history of this lock, which names another one.
-    fn cause_for(&self, lock: usize) -> Option<String> {
+    fn cause_for(&self, own: &LockName) -> Option<String> {
         let Cause { lock: about, text } = self.cause.as_ref()?;
-        let own = self.locks.get(lock).map(|lock| &lock.name);
         Some(match about {
-            Some(other) if Some(other) != own => format!("{other}: {text}"),
+            Some(other) if other != own => format!("{other}: {text}"),
             _ => text.clone(),
         })
     }
 
     /// Returns the lock that could not be acquired, if it is another one than this.
-    fn other_lock(&self, lock: usize) -> Option<String> {
-        let own = self.locks.get(lock).map(|lock| &lock.name);
-        self.held_lock.as_ref().filter(|held| Some(*held) != own).map(|held| held.as_str().to_owned())
+    fn other_lock(&self, own: &LockName) -> Option<String> {
+        self.held_lock.as_ref().filter(|held| *held != own).map(|held| held.as_str().to_owned())
     }
 
     fn dlock_exit(&self) -> i32 {

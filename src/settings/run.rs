@@ -172,14 +172,6 @@ impl RunPlan {
             false => Ok(()),
         }
     }
-
-    /// Returns the locks as shown in messages.
-    pub fn label(&self) -> String {
-        match self.names.as_slice() {
-            [one, two, _, _, ..] => format!("{one}, {two} and {} others", self.names.len() - 2),
-            few => few.iter().map(LockName::as_str).collect::<Vec<_>>().join(", "),
-        }
-    }
 }
 
 fn refuse_flock_options(arguments: &RunArguments) -> Result<(), Failure> {

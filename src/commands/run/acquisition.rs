@@ -19,7 +19,7 @@ impl<'a> Run<'a> {
         locks: &'a [Lock],
         supervisor: &mut Supervisor,
         report: &mut RunReport,
-    ) -> Result<Option<(Vec<HeldLock>, Keepers<'a>)>, Failure> {
+    ) -> Result<Option<(Vec<HeldLock<'a>>, Keepers<'a>)>, Failure> {
         let lock_wait = self.lock_wait();
         let awaited = lock_wait.locks(locks, Some(supervisor)).await;
         report.stop_waiting();

@@ -27,9 +27,8 @@ pub(super) fn was_released(release: &Result<Release, StoreError>) -> bool {
 }
 
 struct Releasing<'a> {
-    lock: &'a Lock,
     index: usize,
-    held: &'a HeldLock,
+    held: &'a HeldLock<'a>,
     /// For the lock's history.
     record: Record,
     /// It cannot be released yet.
@@ -50,18 +49,16 @@ impl Run<'_> {
     /// ended or a fatal signal arrives.
     pub(super) async fn release_all(
         &self,
-        locks: &[Lock],
-        held: &[HeldLock],
+        held: &[HeldLock<'_>],
         supervised: &Supervised,
         report: &RunReport,
     ) -> Vec<Result<Release, StoreError>> {
         let recheck = Notify::new();
-        let stays: Vec<Cell<bool>> = locks.iter().map(|_| Cell::new(false)).collect();
+        let stays: Vec<Cell<bool>> = held.iter().map(|_| Cell::new(false)).collect();
         let one = |index: usize| {
-            let record = report.record(index, &locks[index].claim.identity);
-            let lock =
-                Releasing { lock: &locks[index], index, held: &held[index], record, stays: &stays[index] };
-            self.release(lock, supervised, &recheck)
+            let record = report.record(&held[index].lock.claim);
+            let releasing = Releasing { index, held: &held[index], record, stays: &stays[index] };
+            self.release(releasing, supervised, &recheck)
         };
         let releases = join_all((0..held.len()).map(one));
         tokio::pin!(releases);
@@ -103,12 +100,12 @@ impl Run<'_> {
             Ok(()) => report.clone(),
         };
         let limit = if report.outcome == Outcome::Interrupted { LAST_RECORD } else { hold::RECORD };
-        let keep = |index: usize| {
-            let record = report.record(index, &locks[index].claim.identity);
-            let lock = &locks[index];
-            async move { hold::note(&mut **lock.backend(), &lock.claim.name, &record, limit).await }
+        let report = &report;
+        let keep = async |lock: &Lock| {
+            let record = report.record(&lock.claim);
+            hold::note(&mut **lock.backend(), &lock.claim.name, &record, limit).await;
         };
-        let kept = join_all((0..locks.len()).map(keep));
+        let kept = join_all(locks.iter().map(keep));
         tokio::pin!(kept);
         loop {
             tokio::select! {
@@ -128,7 +125,8 @@ impl Run<'_> {
         supervised: &Supervised,
         recheck: &Notify,
     ) -> Result<Release, StoreError> {
-        let Releasing { lock, index, held, mut record, stays } = releasing;
+        let Releasing { index, held, mut record, stays } = releasing;
+        let lock = held.lock;
         let mut backend = lock.backend();
         // What is left of a lost lock, such as its entry in the ledger, has kept others out until the tree was dead.
         let is_lost = matches!(supervised.stopped, Some(Stopped::Lost(lost, _)) if lost == index);
