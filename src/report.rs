@@ -87,6 +87,26 @@ fn describe(name: &LockName, store: &str, busy: &Busy) -> String {
     format!("{name} is held by {}{}", describe_holder(first, store), others(busy))
 }
 
+/// Describes why none of these locks was granted, in one sentence: as `describe` says it of one lock, if it is one.
+fn describe_none(
+    found: &[(&LockName, &Busy)],
+    store: &str,
+    describe: fn(&LockName, &str, &Busy) -> String,
+) -> String {
+    let names = || label(found.iter().map(|(name, _)| *name));
+    match (found, found.iter().find(|(_, busy)| !busy.holders.is_empty())) {
+        ([(name, busy)], _) => describe(name, store, busy),
+        (_, Some((name, busy))) => format!("none of {} is free: {}", names(), describe(name, store, busy)),
+        (_, None) => format!("{} on {store}: other waiters are ahead", names()),
+    }
+}
+
+/// Returns the lock and the holder that a message about these locks is about, for programs.
+fn shown<'f>(found: &[(&'f LockName, &'f Busy)]) -> (Option<&'f LockName>, Option<&'f Holder>) {
+    let held = found.iter().find(|(_, busy)| !busy.holders.is_empty()).or(found.first());
+    (held.map(|(name, _)| *name), held.and_then(|(_, busy)| busy.holders.first()))
+}
+
 /// Describes the same with the age first, for a line whose end may be cut off.
 fn describe_briefly(name: &LockName, store: &str, busy: &Busy) -> String {
     match busy.holders.first() {

@@ -6,6 +6,7 @@
 //! store.
 
 mod acquire;
+mod any;
 mod backends;
 mod break_lock;
 mod command_line;
@@ -13,6 +14,7 @@ mod common_arguments;
 mod configuration;
 mod doctor;
 mod document;
+mod pool;
 mod rejected;
 mod run;
 mod show;
@@ -35,8 +37,9 @@ pub use self::command_line::{
 pub use self::common_arguments::{CommonArguments, LogFormat};
 pub use self::configuration::Configuration;
 pub use self::doctor::{DoctorArguments, FloorPlan};
+pub use self::pool::MOST_NAMES;
 pub use self::rejected::{file_of, format_of};
-pub use self::run::{MOST_NAMES, OutputFiles, RunArguments, RunPlan, known, program_failure};
+pub use self::run::{OutputFiles, RunArguments, RunPlan, known, program_failure};
 pub use self::show::{ConfigArguments, ConfigCommand, Shown, ShownTable, ShownValue};
 pub use self::source::{Source, Sourced};
 pub use self::status::{StatusArguments, StatusPlan};

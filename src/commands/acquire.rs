@@ -19,6 +19,7 @@ use crate::exit::{Exit, Failure, FailureKind};
 use crate::identity;
 use crate::lease::acquire::NotGranted;
 use crate::lease::acquire_all::{HeldLock, Lock};
+use crate::lease::acquire_any::Wanted;
 use crate::lock::record::ACQUIRED;
 use crate::lock::{Claim, Holder, Identity, Record, Token};
 use crate::report::{self, Outcome, Reporter, TokenFile, lock_error, milliseconds, to_stdout};
@@ -108,7 +109,7 @@ impl Acquiring<'_> {
             is_ttl_chosen: true,
             consequence: "",
         };
-        let awaited = lock_wait.locks(std::slice::from_ref(&lock), None).await;
+        let awaited = lock_wait.locks(std::slice::from_ref(&lock), Wanted::All, None).await;
         super::warn_of_exposure(&plan.target, self.reporter);
         let awaited = match awaited {
             Ok(awaited) => awaited,

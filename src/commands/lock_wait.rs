@@ -2,7 +2,6 @@
 
 mod failure;
 
-use std::cell::Cell;
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -18,8 +17,9 @@ use crate::clock::{Alarm, Moment};
 use crate::identity::is_our_ancestor;
 use crate::lease::acquire::{Advice, NotGranted, Patience, Wait, WaitContext};
 use crate::lease::acquire_all::{AllGranted, HeldLock, Lock, acquire_all, give_back};
+use crate::lease::acquire_any::{NoneGranted, Wanted, acquire_any};
 use crate::lease::validity::Terms;
-use crate::lock::{Claim, Mode};
+use crate::lock::{Claim, LockName, Mode};
 use crate::report::{Reporter, WaitLine};
 use crate::settings::StoreTarget;
 
@@ -45,6 +45,8 @@ pub(super) struct LockWait<'a> {
 /// The end of a wait that was not interrupted.
 pub(super) struct Awaited<'a> {
     pub(super) granted: AllGranted<'a>,
+    /// All locks and their holders, if any one of them was wanted and none was free.
+    pub(super) busy: Vec<(&'a Lock, Busy)>,
     /// The holder is an ancestor of this process, and waits for it to end.
     pub(super) holder_is_ancestor: bool,
     pub(super) waited: Duration,
@@ -84,28 +86,29 @@ impl<'a> LockWait<'a> {
         }
     }
 
-    /// Takes the locks, all or none, as far as patience allows. Events of the `supervisor` of a parked
-    /// command are handled meanwhile.
+    /// Takes the locks, all or one of them as `wanted`, or none, as far as patience allows. Events of the `supervisor` of a
+    /// parked command are handled meanwhile.
     ///
     /// # Errors
     /// A signal or a failure of the guard process ended the wait first; locks that were granted are released.
     pub(super) async fn locks(
         &self,
         locks: &'a [Lock],
+        wanted: Wanted,
         mut supervisor: Option<&mut Supervisor>,
     ) -> Result<Awaited<'a>, Interruption> {
         let (give_up, check_held) = (CancellationToken::new(), watch::Sender::new(()));
         let begin = Moment::now();
         let limits = self.patience.from(begin);
-        let holder_is_ancestor = Cell::new(false);
         let waits = self.patience.wait != Wait::No;
-        let line = WaitLine::new(self.reporter, self.store(), begin, limits.wait_until());
+        let alternatives = match wanted {
+            Wanted::All => Vec::new(),
+            Wanted::Any => locks.iter().map(|lock| lock.claim.name.clone()).collect(),
+        };
+        let line = WaitLine::new(self.reporter, self.store(), begin, limits.wait_until(), alternatives);
         let mut on_busy = |claim: &Claim, busy: &Busy| {
             self.warn_of_exposure(&line);
-            let is_ours = |identity| is_our_ancestor(identity, &claim.name);
-            let ancestor = busy.holders.iter().any(|holder| holder.identity.as_ref().is_some_and(is_ours));
-            holder_is_ancestor.set(ancestor);
-            if ancestor {
+            if is_held_by_ancestor(&claim.name, busy) {
                 return Advice::Leave;
             }
             match waits {
@@ -133,8 +136,20 @@ impl<'a> LockWait<'a> {
             on_failure: &mut on_failure,
         };
         let mut leaving: Option<Leaving> = None;
+        let mut all_busy = Vec::new();
         let granted = {
-            let attempt = acquire_all(locks, &limits, self.terms, &mut context);
+            let attempt = async {
+                match wanted {
+                    Wanted::All => acquire_all(locks, &limits, self.terms, &mut context).await,
+                    Wanted::Any => match acquire_any(locks, &limits, self.terms, &mut context).await {
+                        Ok((held, keepers)) => Ok((vec![held], keepers)),
+                        Err(NoneGranted { lock, why, busy }) => {
+                            all_busy = busy;
+                            Err((lock, why))
+                        }
+                    },
+                }
+            };
             tokio::pin!(attempt);
             let mut kill: Option<Pin<Box<dyn Future<Output = ()> + '_>>> = None;
             let report_alarm = self.reporter.reports_waiting().then(Alarm::new).and_then(Result::ok);
@@ -188,18 +203,24 @@ impl<'a> LockWait<'a> {
             granted
         };
         let Some(Leaving { why, by, .. }) = leaving else {
-            let (holder_is_ancestor, waited) = (holder_is_ancestor.get(), Moment::now() - begin);
+            let waited = Moment::now() - begin;
             if let Ok((held, _)) = &granted {
                 line.replied();
                 drop(line);
                 self.report_granted(held, waited);
             }
-            return Ok(Awaited { granted, holder_is_ancestor, waited });
+            let is_by_ancestor = |(lock, busy): &(&Lock, Busy)| is_held_by_ancestor(&lock.claim.name, busy);
+            let holder_is_ancestor = match &granted {
+                Err(_) if !all_busy.is_empty() => all_busy.iter().all(is_by_ancestor),
+                Err((lock, NotGranted::Contended(busy))) => is_held_by_ancestor(&lock.claim.name, busy),
+                _ => false,
+            };
+            return Ok(Awaited { granted, busy: all_busy, holder_is_ancestor, waited });
         };
-        if granted.is_ok() {
+        if let Ok((held, keepers)) = granted {
             // Granted at the same moment as the end was requested: release it.
-            drop(granted);
-            let _ = timeout_at(by, give_back(locks)).await;
+            drop(keepers);
+            let _ = timeout_at(by, give_back(held.iter().map(|held| held.lock))).await;
         }
         Err(why)
     }
@@ -266,6 +287,11 @@ impl<'a> LockWait<'a> {
         }
         Ok(Reaction::Nothing)
     }
+}
+
+fn is_held_by_ancestor(name: &LockName, busy: &Busy) -> bool {
+    let is_ours = |identity| is_our_ancestor(identity, name);
+    busy.holders.iter().any(|holder| holder.identity.as_ref().is_some_and(is_ours))
 }
 
 fn reaction_to(event: Event) -> Reaction {

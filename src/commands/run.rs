@@ -22,6 +22,7 @@ use crate::exit::{Exit, Failure};
 use crate::identity;
 use crate::lease::acquire::NotGranted;
 use crate::lease::acquire_all::{HeldLock, Lock};
+use crate::lease::acquire_any::Wanted;
 use crate::lock::{Claim, Identity, LockName, Token};
 use crate::outer::OuterHolds;
 use crate::priority;
@@ -58,6 +59,9 @@ pub fn run(arguments: Box<RunArguments>, guard: Result<ForkedGuard, ForkError>) 
             reporter = reporter.silenced(plan.settings.quiet());
             let mut report =
                 RunReport::new(started, &plan.names, Some(plan.target.store.display().to_owned()));
+            if plan.wanted == Wanted::Any {
+                report = report.of_any();
+            }
             let result = start(plan, supervisor, &reporter, &mut report);
             (report, result)
         }
@@ -212,7 +216,10 @@ impl Run<'_> {
         let plan = self.plan;
         let identity = identity::of_this_process(plan.program.file_name(), plan.settings.note());
         let lock = |(index, name): (usize, &LockName)| {
-            let next_lock = plan.names.get(index + 1).map(|next| next.as_str().to_owned());
+            let next_lock = match plan.wanted {
+                Wanted::All => plan.names.get(index + 1).map(|next| next.as_str().to_owned()),
+                Wanted::Any => None,
+            };
             let once_per = plan.settings.once_per.as_ref().map(|known| known.value);
             let claim = Claim {
                 mode: plan.mode,
@@ -226,6 +233,11 @@ impl Run<'_> {
             };
             Lock::new(claim, plan.target.store.open())
         };
-        plan.names.iter().enumerate().map(lock).collect()
+        let mut locks: Vec<Lock> = plan.names.iter().enumerate().map(lock).collect();
+        if plan.wanted == Wanted::Any {
+            // One that this process runs under is entered, and none beside it taken.
+            locks.sort_by_key(|lock| !lock.claim.requires_outer_hold);
+        }
+        locks
     }
 }

@@ -37,6 +37,11 @@ impl Lock {
         self.backend.try_lock().expect("a lock's store has one user at a time")
     }
 
+    /// Closes the connection to the store, where nothing of the claim is left, by replacing it with one that is not open.
+    pub fn close(&self, unopened: Box<dyn Backend>) {
+        *self.backend() = unopened;
+    }
+
     fn kept_descriptors(&self) -> io::Result<Vec<OwnedFd>> {
         self.backend().kept_descriptors().iter().map(|fd| fd.try_clone_to_owned()).collect()
     }
@@ -206,7 +211,7 @@ async fn attempt_all<'a>(
             },
         };
         drop(keepers);
-        give_back(&locks[..held.len()]).await;
+        give_back(held.iter().map(|held| held.lock)).await;
         if let None | Some(NotGranted::Revoked(_)) = &why {
             // The attempt that was aborted may have left a queue position.
             clean_up(&mut **lock.backend(), &lock.claim).await;
@@ -217,8 +222,7 @@ async fn attempt_all<'a>(
 }
 
 /// Releases, concurrently, the locks that were acquired before the acquisition failed.
-pub async fn give_back(locks: &[Lock]) {
-    let released =
-        locks.iter().map(|lock| async { acquire::give_back(&mut **lock.backend(), &lock.claim).await });
-    join_all(released).await;
+pub async fn give_back(locks: impl IntoIterator<Item = &Lock>) {
+    let release = async |lock: &Lock| acquire::give_back(&mut **lock.backend(), &lock.claim).await;
+    join_all(locks.into_iter().map(release)).await;
 }

@@ -102,12 +102,12 @@ impl LockWait<'_> {
             "{name} on {store} is still in use with {theirs} slots, not {ours}; gave up after {waited}: wait longer, or give \
              --slots {theirs}"
         );
-        self.reporter.held(name, None, &line);
+        self.reporter.held(Some(name), None, &line);
         line
     }
 
-    /// Reports that another client holds the lock, and returns the message. `instead` is the remedy for a
-    /// holder that is an ancestor of this process.
+    /// Reports that other clients hold the lock, or each of those of which one was wanted, and returns the message.
+    /// `instead` is the remedy for a holder that is an ancestor of this process.
     pub(in crate::commands) fn report_contended(
         &self,
         awaited: &Awaited<'_>,
@@ -116,13 +116,18 @@ impl LockWait<'_> {
         instead: &str,
     ) -> String {
         if !awaited.holder_is_ancestor {
+            let all = awaited.busy.iter().map(|(lock, busy)| (&lock.claim.name, busy));
+            let found = match awaited.busy.is_empty() {
+                true => vec![(name, busy)],
+                false => all.collect(),
+            };
             let will_wait = self.patience.wait != Wait::No;
-            return self.reporter.contended(name, self.store(), busy, awaited.waited, will_wait);
+            return self.reporter.contended(&found, self.store(), awaited.waited, will_wait);
         }
         let line = format!(
             "{name} is held by the dlock that runs this very command: waiting for it would never end, and {instead}"
         );
-        self.reporter.held(name, busy.holders.first(), &line);
+        self.reporter.held(Some(name), busy.holders.first(), &line);
         line
     }
 }

@@ -15,6 +15,7 @@ use crate::clock::Moment;
 use crate::commands::{hold, within};
 use crate::exit::{Failure, FailureKind};
 use crate::lease::acquire_all::{HeldLock, Lock};
+use crate::lease::acquire_any::Wanted;
 use crate::lease::keeper::LONGEST_UNWATCHED;
 use crate::lock::Record;
 use crate::report::{Outcome, RunReport, milliseconds};
@@ -105,7 +106,12 @@ impl Run<'_> {
             let record = report.record(&lock.claim);
             hold::note(&mut **lock.backend(), &lock.claim.name, &record, limit).await;
         };
-        let kept = join_all(locks.iter().map(keep));
+        // Of several locks of which one was wanted, each has kept the run waiting; or one of them was refused, and nothing is
+        // known of the others.
+        let cause = report.cause.as_ref().and_then(|cause| cause.lock.as_ref());
+        let cause = cause.filter(|_| self.plan.wanted == Wanted::Any);
+        let concerned = |lock: &&Lock| cause.is_none_or(|name| lock.claim.name == *name);
+        let kept = join_all(locks.iter().filter(concerned).map(keep));
         tokio::pin!(kept);
         loop {
             tokio::select! {
