@@ -108,8 +108,26 @@ fn runs_dlock(pid: u32) -> bool {
 /// Returns whether the name is among the arguments of the process, before those of its command.
 fn has_argument(pid: u32, name: &LockName) -> bool {
     let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    names_lock(&arguments, name.as_str().as_bytes())
+}
+
+/// Returns whether the arguments of a process, as in `/proc/PID/cmdline`, name this lock before those of its command: as
+/// NAME, in the list of `--any`, or possibly in a pool.
+fn names_lock(arguments: &[u8], name: &[u8]) -> bool {
+    const ANY: &[u8] = b"--any";
     let mut own = arguments.split(|byte| *byte == 0).skip(1).take_while(|argument| *argument != b"--");
-    own.any(|argument| argument == name.as_str().as_bytes())
+    let mut is_list = false;
+    own.any(|argument| {
+        let list = match argument.strip_prefix(ANY).and_then(|rest| rest.strip_prefix(b"=")) {
+            Some(list) => Some(list),
+            None => is_list.then_some(argument),
+        };
+        is_list = argument == ANY;
+        // What is in a pool is known to its dlock only.
+        let is_in =
+            |list: &[u8]| !list.contains(&b',') || list.split(|byte| *byte == b',').any(|one| one == name);
+        argument == name || list.is_some_and(is_in)
+    })
 }
 
 /// Makes a dlock on this host that holds this lock check it at once, even if it was stopped: it queries its store
@@ -147,5 +165,21 @@ mod tests {
         let passwd = "root:x:0:0:root:/root:/bin/bash\nbroken\n+::::::\nweb:x:33:33::/var/www:/bin/false\n";
         assert_eq!(login_name(passwd, 33).as_deref(), Some("web"));
         assert_eq!(login_name(passwd, 34), None);
+    }
+
+    #[test]
+    fn arguments_name_a_lock_alone_or_in_a_list() {
+        for (line, expected) in [
+            ("dlock run a -- true", true),
+            ("dlock run b -- a", false),
+            ("dlock run --any b,a -- true", true),
+            ("dlock run --any=b,a -- true", true),
+            ("dlock run --any b,aa -- true", false),
+            ("dlock run --note b,a b -- true", false),
+            ("dlock run --any pool -- true", true),
+            ("dlock run b -- true --any pool", false),
+        ] {
+            assert_eq!(names_lock(line.replace(' ', "\0").as_bytes(), b"a"), expected, "{line}");
+        }
     }
 }

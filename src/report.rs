@@ -56,6 +56,15 @@ fn kept_by(busy: &Busy) -> Option<(&Identity, Duration, Duration)> {
     Some((identity, *ended, *rest))
 }
 
+/// Returns the names of several locks for a message, of many only the first two.
+pub fn label<'n>(names: impl IntoIterator<Item = &'n LockName>) -> String {
+    let names: Vec<&str> = names.into_iter().map(LockName::as_str).collect();
+    match names.as_slice() {
+        [one, two, _, _, ..] => format!("{one}, {two} and {} others", names.len() - 2),
+        few => few.join(", "),
+    }
+}
+
 /// Describes the holder of a lock, in one sentence.
 fn describe(name: &LockName, store: &str, busy: &Busy) -> String {
     if let Some((identity, ended, rest)) = kept_by(busy) {
@@ -80,6 +89,26 @@ fn describe(name: &LockName, store: &str, busy: &Busy) -> String {
         return format!("{name} on {store} is free, but other waiters are ahead");
     };
     format!("{name} is held by {}{}", describe_holder(first, store), others(busy))
+}
+
+/// Describes why none of these locks was granted, in one sentence: as `describe` says it of one lock, if it is one.
+fn describe_none(
+    found: &[(&LockName, &Busy)],
+    store: &str,
+    describe: fn(&LockName, &str, &Busy) -> String,
+) -> String {
+    let names = || label(found.iter().map(|(name, _)| *name));
+    match (found, found.iter().find(|(_, busy)| !busy.holders.is_empty())) {
+        ([(name, busy)], _) => describe(name, store, busy),
+        (_, Some((name, busy))) => format!("none of {} is free: {}", names(), describe(name, store, busy)),
+        (_, None) => format!("{} on {store}: other waiters are ahead", names()),
+    }
+}
+
+/// Returns the lock and the holder that a message about these locks is about, for programs.
+fn shown<'f>(found: &[(&'f LockName, &'f Busy)]) -> (Option<&'f LockName>, Option<&'f Holder>) {
+    let held = found.iter().find(|(_, busy)| !busy.holders.is_empty()).or(found.first());
+    (held.map(|(name, _)| *name), held.and_then(|(_, busy)| busy.holders.first()))
 }
 
 /// Describes the same with the age first, for a line whose end may be cut off.

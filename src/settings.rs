@@ -6,6 +6,7 @@
 //! store.
 
 mod acquire;
+mod any;
 mod backends;
 mod break_lock;
 mod command_line;
@@ -15,6 +16,7 @@ mod doctor;
 mod document;
 mod history;
 mod overdue;
+mod pool;
 mod rejected;
 mod run;
 mod selection;
@@ -41,8 +43,9 @@ pub use self::configuration::Configuration;
 pub use self::doctor::{DoctorArguments, FloorPlan};
 pub use self::history::{HistoryArguments, HistoryPlan, HistoryStyle};
 pub use self::overdue::{OverduePlan, OverdueStyle};
+pub use self::pool::MOST_NAMES;
 pub use self::rejected::{file_of, format_of};
-pub use self::run::{MOST_NAMES, OutputFiles, RunArguments, RunPlan, known, program_failure};
+pub use self::run::{OutputFiles, RunArguments, RunPlan, known, program_failure};
 pub use self::selection::Selection;
 pub use self::show::{ConfigArguments, ConfigCommand, Shown, ShownTable, ShownValue};
 pub use self::source::{Source, Sourced};

@@ -19,6 +19,7 @@ use crate::exit::{Exit, Failure, FailureKind};
 use crate::identity;
 use crate::lease::acquire::NotGranted;
 use crate::lease::acquire_all::{HeldLock, Lock};
+use crate::lease::acquire_any::Wanted;
 use crate::lock::record::ACQUIRED;
 use crate::lock::{Claim, Holder, Identity, Record, Token};
 use crate::report::{self, Outcome, Reporter, TokenFile, lock_error, milliseconds, to_stdout};
@@ -109,7 +110,7 @@ impl Acquiring<'_> {
             supersedes_holder: false,
             consequence: "",
         };
-        let awaited = lock_wait.locks(std::slice::from_ref(&lock), None).await;
+        let awaited = lock_wait.locks(std::slice::from_ref(&lock), Wanted::All, None).await;
         super::warn_of_exposure(&plan.target, self.reporter);
         let awaited = match awaited {
             Ok(awaited) => awaited,
@@ -220,7 +221,12 @@ impl Acquiring<'_> {
         }
     }
 
-    fn write_token(&self, held: &[HeldLock], claim: &Claim, lock_wait: &LockWait<'_>) -> Result<(), Failure> {
+    fn write_token(
+        &self,
+        held: &[HeldLock<'_>],
+        claim: &Claim,
+        lock_wait: &LockWait<'_>,
+    ) -> Result<(), Failure> {
         let (plan, token) = (self.plan, &claim.token);
         let Some(HeldLock { grant, lease_state, .. }) = held.first() else {
             return Err(Failure::internal("granted without a lock"));

@@ -20,9 +20,9 @@ use std::time::Duration;
 use crate::backend::StoreError;
 use crate::exit::{Exit, FailureKind};
 use crate::report::printable;
-use crate::settings::{self, CommonArguments, StoreTarget};
+use crate::settings::{self, CommonArguments, Configuration, StoreTarget};
 
-use self::command_line::Completion;
+use self::command_line::{Completion, Known};
 
 /// The argument that marks a completion request.
 pub const REQUEST: &str = "__complete";
@@ -62,12 +62,20 @@ pub fn complete(words: &[OsString]) -> Exit {
         Some("status") if has("--history") => Which::WithHistory,
         _ => Which::All,
     };
-    let names = || lock_names(settings::partial_common_arguments(&typed), which);
+    let common = || settings::partial_common_arguments(&typed);
+    let locks = || {
+        let common = common();
+        typable(in_time(move || names_on_backend(&common, which)))
+    };
+    let pools = || {
+        let common = common();
+        typable(in_time(move || Some(Configuration::read(&common).ok()?.pools())))
+    };
     super::print(&text(&command_line::completion(
         &settings::command_with_common_options(),
         &before,
         current,
-        &names,
+        &Known { locks: &locks, pools: &pools },
     )))
 }
 
@@ -82,18 +90,17 @@ fn text(completion: &Completion) -> String {
     }
 }
 
-/// Returns the names of the locks on the backend that is named on the command line, in the environment or in
-/// the configuration; none if they are not available in time: a file system may hang as well as a network.
-fn lock_names(common: CommonArguments, which: Which) -> Vec<String> {
+/// Returns these names; none if they are not available in time: a file system may hang as well as a network.
+fn in_time(names: impl FnOnce() -> Option<Vec<String>> + Send + 'static) -> Vec<String> {
     let (sender, receiver) = mpsc::channel();
     let query = move || {
         // The receiver is gone after the time limit.
-        let _ = sender.send(names_on_backend(common, which).unwrap_or_default());
+        let _ = sender.send(names().unwrap_or_default());
     };
     if std::thread::Builder::new().spawn(query).is_err() {
         return Vec::new();
     }
-    typable(receiver.recv_timeout(PATIENCE).unwrap_or_default())
+    receiver.recv_timeout(PATIENCE).unwrap_or_default()
 }
 
 /// Returns the names that can be put on a command line, without duplicates.
@@ -105,8 +112,10 @@ fn typable(mut names: Vec<String>) -> Vec<String> {
     names
 }
 
-fn names_on_backend(common: CommonArguments, which: Which) -> Option<Vec<String>> {
-    let target = StoreTarget::of(&common, &[]).ok()?;
+/// Returns the names of the locks on the backend that is named on the command line, in the environment or in
+/// the configuration.
+fn names_on_backend(common: &CommonArguments, which: Which) -> Option<Vec<String>> {
+    let target = StoreTarget::of(common, &[]).ok()?;
     let runtime = super::event_loop().ok()?;
     let names = runtime.block_on(async {
         let mut store = target.store.open();

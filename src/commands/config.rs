@@ -24,6 +24,9 @@ fn text(shown: &Shown) -> String {
     for backend in &shown.backends {
         text.push_str(&lines(format!("[backends.{}]", key(&backend.name)), String::new(), backend));
     }
+    for pool in &shown.pools {
+        text.push_str(&lines(format!("[pools.{}]", key(&pool.name)), String::new(), pool));
+    }
     for (index, table) in shown.locks.iter().enumerate() {
         let is_last = index + 1 == shown.locks.len();
         let remark = match (&shown.name, shown.tables.as_slice()) {
@@ -105,6 +108,7 @@ fn object(shown: &Shown) -> Value {
         "table": shown.tables.first().map(|(pattern, _)| pattern),
         "backends": tables(&shown.backends),
         "locks": tables(&shown.locks),
+        "pools": tables(&shown.pools),
     })
 }
 

@@ -1,6 +1,7 @@
 //! Waiting for locks. Meanwhile signals apply to dlock itself, and progress is reported now and then.
 
-use std::cell::Cell;
+mod failure;
+
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -10,18 +11,17 @@ use tokio_util::sync::CancellationToken;
 
 use super::older_holder::OlderHolder;
 use super::or_never;
-use crate::backend::{Busy, Outlook, Refusal, StoreError};
+use crate::backend::{Busy, Refusal, StoreError};
 use crate::child::signals::{self, Source, WhileWaiting};
 use crate::child::{Event, Supervisor, sys};
 use crate::clock::{Alarm, Moment};
-use crate::duration::show_distance;
-use crate::exit::{Failure, FailureKind};
 use crate::identity::is_our_ancestor;
 use crate::lease::acquire::{Advice, NotGranted, Patience, Wait, WaitContext};
 use crate::lease::acquire_all::{AllGranted, HeldLock, Lock, acquire_all, give_back};
+use crate::lease::acquire_any::{NoneGranted, Wanted, acquire_any};
 use crate::lease::validity::Terms;
-use crate::lock::{Claim, Identity, LockName, Mode, Success, UnknownFormat};
-use crate::report::{Reporter, WaitLine, broken_by, lock_error, superseded_by};
+use crate::lock::{Claim, LockName, Mode};
+use crate::report::{Reporter, WaitLine};
 use crate::settings::StoreTarget;
 
 /// dlock stops waiting for the store and the guard process this long after the request to end. What follows
@@ -48,6 +48,8 @@ pub(super) struct LockWait<'a> {
 /// The end of a wait that was not interrupted.
 pub(super) struct Awaited<'a> {
     pub(super) granted: AllGranted<'a>,
+    /// All locks and their holders, if any one of them was wanted and none was free.
+    pub(super) busy: Vec<(&'a Lock, Busy)>,
     /// The holder is an ancestor of this process, and waits for it to end.
     pub(super) holder_is_ancestor: bool,
     pub(super) waited: Duration,
@@ -87,32 +89,33 @@ impl<'a> LockWait<'a> {
         }
     }
 
-    /// Takes the locks, all or none, as far as patience allows. Events of the `supervisor` of a parked
-    /// command are handled meanwhile.
+    /// Takes the locks, all or one of them as `wanted`, or none, as far as patience allows. Events of the `supervisor` of a
+    /// parked command are handled meanwhile.
     ///
     /// # Errors
     /// A signal or a failure of the guard process ended the wait first; locks that were granted are released.
     pub(super) async fn locks(
         &self,
         locks: &'a [Lock],
+        wanted: Wanted,
         mut supervisor: Option<&mut Supervisor>,
     ) -> Result<Awaited<'a>, Interruption> {
         let (give_up, check_held) = (CancellationToken::new(), watch::Sender::new(()));
         let begin = Moment::now();
         let limits = self.patience.from(begin);
-        let holder_is_ancestor = Cell::new(false);
         let waits = self.patience.wait != Wait::No;
-        let line = WaitLine::new(self.reporter, self.store(), begin, limits.wait_until());
+        let alternatives = match wanted {
+            Wanted::All => Vec::new(),
+            Wanted::Any => locks.iter().map(|lock| lock.claim.name.clone()).collect(),
+        };
+        let line = WaitLine::new(self.reporter, self.store(), begin, limits.wait_until(), alternatives);
         let older_holder = OlderHolder::default();
         let mut on_busy = |claim: &Claim, busy: &Busy| {
             self.warn_of_exposure(&line);
             if self.supersedes_holder {
                 older_holder.note(claim, busy);
             }
-            let is_ours = |identity| is_our_ancestor(identity, &claim.name);
-            let ancestor = busy.holders.iter().any(|holder| holder.identity.as_ref().is_some_and(is_ours));
-            holder_is_ancestor.set(ancestor);
-            if ancestor {
+            if is_held_by_ancestor(&claim.name, busy) {
                 return Advice::Leave;
             }
             match waits {
@@ -140,8 +143,20 @@ impl<'a> LockWait<'a> {
             on_failure: &mut on_failure,
         };
         let mut leaving: Option<Leaving> = None;
+        let mut all_busy = Vec::new();
         let granted = {
-            let attempt = acquire_all(locks, &limits, self.terms, &mut context);
+            let attempt = async {
+                match wanted {
+                    Wanted::All => acquire_all(locks, &limits, self.terms, &mut context).await,
+                    Wanted::Any => match acquire_any(locks, &limits, self.terms, &mut context).await {
+                        Ok((held, keepers)) => Ok((vec![held], keepers)),
+                        Err(NoneGranted { lock, why, busy }) => {
+                            all_busy = busy;
+                            Err((lock, why))
+                        }
+                    },
+                }
+            };
             tokio::pin!(attempt);
             let mut revoking =
                 self.supersedes_holder.then(|| Box::pin(older_holder.revoke_each(self.target)));
@@ -198,25 +213,32 @@ impl<'a> LockWait<'a> {
             granted
         };
         let Some(Leaving { why, by, .. }) = leaving else {
-            let (holder_is_ancestor, waited) = (holder_is_ancestor.get(), Moment::now() - begin);
+            let waited = Moment::now() - begin;
             if let Ok((held, _)) = &granted {
                 line.replied();
                 drop(line);
-                self.report_granted(locks, held, waited);
+                self.report_granted(held, waited);
             }
-            return Ok(Awaited { granted, holder_is_ancestor, waited });
+            let is_by_ancestor = |(lock, busy): &(&Lock, Busy)| is_held_by_ancestor(&lock.claim.name, busy);
+            let holder_is_ancestor = match &granted {
+                Err(_) if !all_busy.is_empty() => all_busy.iter().all(is_by_ancestor),
+                Err((lock, NotGranted::Contended(busy))) => is_held_by_ancestor(&lock.claim.name, busy),
+                _ => false,
+            };
+            return Ok(Awaited { granted, busy: all_busy, holder_is_ancestor, waited });
         };
-        if granted.is_ok() {
+        if let Ok((held, keepers)) = granted {
             // Granted at the same moment as the end was requested: release it.
-            drop(granted);
-            let _ = timeout_at(by, give_back(locks)).await;
+            drop(keepers);
+            let _ = timeout_at(by, give_back(held.iter().map(|held| held.lock))).await;
         }
         Err(why)
     }
 
     /// Reports that the locks were granted, and which of them have another lease than was requested.
-    fn report_granted(&self, locks: &[Lock], held: &[HeldLock], waited: Duration) {
-        for (index, (Lock { claim, .. }, held)) in locks.iter().zip(held).enumerate() {
+    fn report_granted(&self, held: &[HeldLock<'_>], waited: Duration) {
+        for (index, held) in held.iter().enumerate() {
+            let claim = &held.lock.claim;
             self.reporter.granted(&claim.name, waited, held.grant.fencing);
             match held.grant.lease {
                 // Once, although the server limits the leases of all of them. That the default is a little too long on
@@ -275,130 +297,11 @@ impl<'a> LockWait<'a> {
         }
         Ok(Reaction::Nothing)
     }
-
-    /// Returns the same as [`LockWait::failure`] at the end of a wait, with its length if a store was retried.
-    pub(super) fn failure_after(&self, waited: Duration, claim: &Claim, why: NotGranted) -> Failure {
-        let was_retried = self.retries() && matches!(why, NotGranted::Failed(StoreError::Unavailable { .. }));
-        let failure = self.failure(claim, why);
-        if !was_retried {
-            return failure;
-        }
-        let message = format!("{}; gave up after {}", failure.message, show_distance(waited));
-        Failure { message, ..failure }
-    }
-
-    /// Returns whether a store that cannot be reached is tried again.
-    fn retries(&self) -> bool {
-        self.patience.wait != Wait::No || !self.patience.retry.is_zero()
-    }
-
-    /// Returns the failure for a lock that was not granted for another reason than contention, with a remedy.
-    pub(super) fn failure(&self, claim: &Claim, why: NotGranted) -> Failure {
-        let (name, store, consequence) = (&claim.name, self.store(), self.consequence);
-        let cause = self.cause(claim, &why);
-        let (kind, cause, end) = match why {
-            NotGranted::Failed(error) => {
-                let see_retry = match error.outlook() {
-                    Outlook::Permanent => "",
-                    _ if self.retries() => "",
-                    _ if consequence.is_empty() => "; see --retry",
-                    _ => ", see --retry",
-                };
-                return lock_error(name, store, &error, &format!("{consequence}{see_retry}"));
-            }
-            NotGranted::Revoked(_) => (FailureKind::Lost, format!("the lock was {cause}"), consequence),
-            // The remedy says what to do, and nothing else can have happened.
-            NotGranted::Refused(Refusal::Slots(_) | Refusal::Inside(_)) => (FailureKind::Usage, cause, ""),
-            NotGranted::Refused(Refusal::Unsupported(_)) => (FailureKind::Usage, cause, consequence),
-            NotGranted::Refused(Refusal::OuterLost) => (FailureKind::Lost, cause, consequence),
-            NotGranted::Refused(Refusal::Success(_)) => (FailureKind::Config, cause, consequence),
-            NotGranted::Refused(Refusal::Superseded(_))
-            | NotGranted::Contended(_)
-            | NotGranted::NotDue(_)
-            | NotGranted::GivenUp => {
-                return Failure::internal(cause);
-            }
-        };
-        Failure::new(kind, format!("{name} on {store}: {cause}{end}"))
-    }
-
-    /// Returns why a lock was not granted, without its name and the store.
-    pub(super) fn cause(&self, claim: &Claim, why: &NotGranted) -> String {
-        match why {
-            NotGranted::Failed(error) => error.to_string(),
-            NotGranted::Revoked(revocation) => broken_by(revocation),
-            NotGranted::Refused(Refusal::Slots(theirs)) => format!(
-                "--slots {}, but it is in use with {theirs} slots: give --slots {theirs}, or wait until it has no holder \
-                 and no waiter",
-                slots_of(claim)
-            ),
-            NotGranted::Refused(Refusal::Unsupported(why)) => why.clone(),
-            NotGranted::Refused(Refusal::Inside(outer)) => format!(
-                "cannot be taken {} here: this command runs under a hold of it that is {} and would wait for itself; take \
-                 the outer one with --exclusive, or this one with the same mode",
-                claim.mode.as_str(),
-                outer.as_str()
-            ),
-            NotGranted::Refused(Refusal::OuterLost) => {
-                "the lock that this command runs under (DLOCK_HELD) was lost".to_owned()
-            }
-            NotGranted::Refused(Refusal::Success(UnknownFormat(format))) => format!(
-                "the record of its last success was stored by another dlock (format {format}, known: {})",
-                Success::FORMAT
-            ),
-            NotGranted::Refused(Refusal::Superseded(newer)) => superseded_by(newer),
-            NotGranted::Contended(_) | NotGranted::NotDue(_) | NotGranted::GivenUp => {
-                "gave up without a reason".to_owned()
-            }
-        }
-    }
-
-    /// Reports that the lock was in use with another number of slots until the wait ended, and returns the message.
-    pub(super) fn report_other_slots(&self, awaited: &Awaited<'_>, claim: &Claim, theirs: u32) -> String {
-        let (name, store, waited) = (&claim.name, self.store(), show_distance(awaited.waited));
-        let ours = slots_of(claim);
-        let line = format!(
-            "{name} on {store} is still in use with {theirs} slots, not {ours}; gave up after {waited}: wait longer, or give \
-             --slots {theirs}"
-        );
-        self.reporter.held(name, None, &line);
-        line
-    }
-
-    /// Reports that a later run has superseded the claim, and returns the message.
-    pub(super) fn report_superseded(&self, awaited: &Awaited<'_>, claim: &Claim, newer: &Identity) -> String {
-        let (name, waited) = (&claim.name, show_distance(awaited.waited));
-        let line = format!("{name}: {} after waiting for {waited}", superseded_by(newer));
-        self.reporter.held(name, None, &line);
-        line
-    }
-
-    /// Reports that another client holds the lock, and returns the message. `instead` is the remedy for a
-    /// holder that is an ancestor of this process.
-    pub(super) fn report_contended(
-        &self,
-        awaited: &Awaited<'_>,
-        name: &LockName,
-        busy: &Busy,
-        instead: &str,
-    ) -> String {
-        if !awaited.holder_is_ancestor {
-            let will_wait = self.patience.wait != Wait::No;
-            return self.reporter.contended(name, self.store(), busy, awaited.waited, will_wait);
-        }
-        let line = format!(
-            "{name} is held by the dlock that runs this very command: waiting for it would never end, and {instead}"
-        );
-        self.reporter.held(name, busy.holders.first(), &line);
-        line
-    }
 }
 
-fn slots_of(claim: &Claim) -> u32 {
-    match claim.mode {
-        Mode::Slots(slots) => slots,
-        Mode::Exclusive | Mode::Shared => 1,
-    }
+fn is_held_by_ancestor(name: &LockName, busy: &Busy) -> bool {
+    let is_ours = |identity| is_our_ancestor(identity, name);
+    busy.holders.iter().any(|holder| holder.identity.as_ref().is_some_and(is_ours))
 }
 
 fn reaction_to(event: Event) -> Reaction {

@@ -106,7 +106,7 @@ async fn within<T>(
 }
 
 /// Warns of the first hazard to these locks that the configuration does not accept.
-fn warn_of_hazard(held: &[HeldLock], target: &StoreTarget, reporter: &Reporter) {
+fn warn_of_hazard(held: &[HeldLock<'_>], target: &StoreTarget, reporter: &Reporter) {
     let mut hazards = held.iter().filter_map(|held| held.hazard.as_ref());
     if let Some(hazard) = hazards.find(|hazard| !target.accepts(hazard)) {
         reporter.warning(&hazard_of(target.store.display(), hazard));

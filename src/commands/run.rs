@@ -22,6 +22,7 @@ use crate::exit::{Exit, Failure};
 use crate::identity;
 use crate::lease::acquire::NotGranted;
 use crate::lease::acquire_all::{HeldLock, Lock};
+use crate::lease::acquire_any::Wanted;
 use crate::lock::{Claim, Identity, LockName, Token};
 use crate::outer::OuterHolds;
 use crate::priority;
@@ -58,6 +59,9 @@ pub fn run(arguments: Box<RunArguments>, guard: Result<ForkedGuard, ForkError>) 
             reporter = reporter.silenced(plan.settings.quiet());
             let mut report =
                 RunReport::new(started, &plan.names, Some(plan.target.store.display().to_owned()));
+            if plan.wanted == Wanted::Any {
+                report = report.of_any();
+            }
             let result = start(plan, supervisor, &reporter, &mut report);
             (report, result)
         }
@@ -152,8 +156,8 @@ impl Run<'_> {
             Supervised::never_ran(&held)
         } else {
             super::warn_of_hazard(&held, &self.plan.target, self.reporter);
-            self.warn_of_undated_success(&locks, &held);
-            let launch = environment::launch(self.plan, &locks, &held, &outer);
+            self.warn_of_undated_success(&held);
+            let launch = environment::launch(self.plan, &held, &outer);
             self.supervise(&held, &mut keepers, launch, &mut supervisor).await
         };
         let too_late = too_late || supervised.was_launched_too_late();
@@ -168,17 +172,17 @@ impl Run<'_> {
         let too_late = too_late.then(|| {
             let late = StoreError::unreachable("too little of the lease is left to run a command safely");
             report.cause = Some(Cause { lock: None, text: late.to_string() });
-            self.lock_wait().failure(&locks[0].claim, NotGranted::Failed(late))
+            self.lock_wait().failure(&held[0].lock.claim, NotGranted::Failed(late))
         });
         if let Some(failure) = &too_late {
             *report = report.clone().failed(failure);
         }
-        let released = self.release_all(&locks, &held, &supervised, report).await;
+        let released = self.release_all(&held, &supervised, report).await;
         priority::restore();
         report.held = Some(Moment::now() - granted_at);
         report.released = Some(released.iter().all(was_released));
-        for ((lock, held), released) in locks.iter().zip(&held).zip(&released) {
-            let (name, rest) = (&lock.claim.name, held.lease_state.rest());
+        for (held, released) in held.iter().zip(&released) {
+            let (name, rest) = (held.name(), held.lease_state.rest());
             match released {
                 Ok(Release::Released) => self.reporter.released(name),
                 // Where dlock itself has kept it until a signal came, that has been reported.
@@ -193,16 +197,16 @@ impl Run<'_> {
             return Err(failure);
         }
         report.error = self.report_end(&supervised, released);
+        drop(held);
         std::mem::forget(locks);
         Ok(())
     }
 
     /// Warns of a last success that was ignored because its time cannot be right.
-    fn warn_of_undated_success(&self, locks: &[Lock], held: &[HeldLock]) {
-        for (lock, held) in locks.iter().zip(held) {
+    fn warn_of_undated_success(&self, held: &[HeldLock<'_>]) {
+        for held in held {
             if let Some(ahead) = held.grant.undated {
-                let (name, store) = (&lock.claim.name, self.plan.target.store.display());
-                self.reporter.warning(&undated(name, store, ahead));
+                self.reporter.warning(&undated(held.name(), self.plan.target.store.display(), ahead));
             }
         }
     }
@@ -214,7 +218,10 @@ impl Run<'_> {
         let identity = identity::of_this_process(plan.program.file_name(), plan.settings.note());
         let identity = Identity { supersedes, ..identity };
         let lock = |(index, name): (usize, &LockName)| {
-            let next_lock = plan.names.get(index + 1).map(|next| next.as_str().to_owned());
+            let next_lock = match plan.wanted {
+                Wanted::All => plan.names.get(index + 1).map(|next| next.as_str().to_owned()),
+                Wanted::Any => None,
+            };
             let once_per = plan.settings.once_per.as_ref().map(|known| known.value);
             let claim = Claim {
                 mode: plan.mode,
@@ -228,6 +235,11 @@ impl Run<'_> {
             };
             Lock::new(claim, plan.target.store.open())
         };
-        plan.names.iter().enumerate().map(lock).collect()
+        let mut locks: Vec<Lock> = plan.names.iter().enumerate().map(lock).collect();
+        if plan.wanted == Wanted::Any {
+            // One that this process runs under is entered, and none beside it taken.
+            locks.sort_by_key(|lock| !lock.claim.requires_outer_hold);
+        }
+        locks
     }
 }

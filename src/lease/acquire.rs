@@ -113,8 +113,9 @@ pub async fn acquire(
     granted
 }
 
-/// `maybe_stored` is set while an attempt has left a queue position, or perhaps the lock, in the store.
-async fn acquire_with_retries(
+/// Does the same, and leaves it to the caller to remove what is left of a claim that was not granted: `maybe_stored` is set
+/// while an attempt has left a queue position, or perhaps the lock, in the store.
+pub(super) async fn acquire_with_retries(
     backend: &mut dyn Backend,
     claim: &Claim,
     limits: &Limits,

@@ -11,10 +11,10 @@ use tokio::sync::{Mutex, MutexGuard, mpsc, watch};
 
 use super::acquire::{self, Limits, NotGranted, WaitContext, acquire, clean_up};
 use super::keeper::{Event, LeaseState, keep};
-use super::validity::Terms;
+use super::validity::{Terms, Validity};
 use crate::backend::{Backend, Hazard, StoreError, io_text};
 use crate::clock::Moment;
-use crate::lock::{Claim, Grant};
+use crate::lock::{Claim, Grant, LockName};
 
 /// A claim and the store that it is made on.
 pub struct Lock {
@@ -37,14 +37,20 @@ impl Lock {
         self.backend.try_lock().expect("a lock's store has one user at a time")
     }
 
+    /// Closes the connection to the store, where nothing of the claim is left, by replacing it with one that is not open.
+    pub fn close(&self, unopened: Box<dyn Backend>) {
+        *self.backend() = unopened;
+    }
+
     fn kept_descriptors(&self) -> io::Result<Vec<OwnedFd>> {
         self.backend().kept_descriptors().iter().map(|fd| fd.try_clone_to_owned()).collect()
     }
 }
 
 /// A lock that is held.
-#[derive(Debug)]
-pub struct HeldLock {
+pub struct HeldLock<'a> {
+    /// Its claim and its store.
+    pub lock: &'a Lock,
     /// Duplicates of the descriptors whose closing frees the lock, for the guard.
     pub kept: Vec<OwnedFd>,
     /// The store's reply.
@@ -55,9 +61,35 @@ pub struct HeldLock {
     pub hazard: Option<Hazard>,
 }
 
+impl<'a> HeldLock<'a> {
+    /// Returns a lock that was just granted.
+    ///
+    /// # Errors
+    /// The guard cannot have what keeps it; the lock was given back.
+    pub(super) async fn new(
+        lock: &'a Lock,
+        grant: Grant,
+        validity: Option<Validity>,
+    ) -> Result<HeldLock<'a>, StoreError> {
+        let lease_state = LeaseState { validity, min_hold_until: Moment::now() + lock.claim.min_hold };
+        match lock.kept_descriptors() {
+            Ok(kept) => Ok(HeldLock { lock, kept, grant, lease_state, hazard: lock.backend().hazard() }),
+            Err(error) => {
+                acquire::give_back(&mut **lock.backend(), &lock.claim).await;
+                Err(StoreError::unreachable(format!("cannot keep it: {}", io_text(&error))))
+            }
+        }
+    }
+
+    /// Returns its name.
+    pub fn name(&self) -> &'a LockName {
+        &self.lock.claim.name
+    }
+}
+
 /// How the acquisition of all locks ended: all are held, in the order of the locks, and have keepers; or this one could
 /// not be acquired, or kept.
-pub type AllGranted<'a> = Result<(Vec<HeldLock>, Keepers<'a>), (&'a Lock, NotGranted)>;
+pub type AllGranted<'a> = Result<(Vec<HeldLock<'a>>, Keepers<'a>), (&'a Lock, NotGranted)>;
 
 /// The keepers of all locks, which renew them.
 pub struct Keepers<'a> {
@@ -68,12 +100,14 @@ pub struct Keepers<'a> {
 }
 
 impl<'a> Keepers<'a> {
-    fn empty() -> Keepers<'a> {
+    pub(super) fn empty() -> Keepers<'a> {
         let (sender, events) = mpsc::unbounded_channel();
         Keepers { keepers: FuturesUnordered::new(), events, sender, check: watch::Sender::new(()) }
     }
 
-    fn add(&mut self, index: usize, lock: &'a Lock, terms: &'a Terms, lease_state: LeaseState) {
+    /// Adds the keeper of a lock, whose events have this index.
+    pub(super) fn add(&mut self, index: usize, held: &HeldLock<'a>, terms: &'a Terms) {
+        let (lock, lease_state) = (held.lock, held.lease_state);
         let sender = self.sender.clone();
         // An error means that the receiver is gone; the event is then not needed.
         let report = move |event| drop(sender.send((index, event)));
@@ -134,9 +168,9 @@ async fn attempt_all<'a>(
     limits: &Limits,
     terms: &'a Terms,
     context: &mut WaitContext<'_>,
-) -> Result<(Vec<HeldLock>, Keepers<'a>), (&'a Lock, Option<NotGranted>)> {
+) -> Result<(Vec<HeldLock<'a>>, Keepers<'a>), (&'a Lock, Option<NotGranted>)> {
     let mut keepers = Keepers::empty();
-    let mut held: Vec<HeldLock> = Vec::new();
+    let mut held: Vec<HeldLock<'a>> = Vec::new();
     let mut revoked = None;
     let mut check_held = context.check_held.subscribe();
     for lock in locks {
@@ -162,23 +196,14 @@ async fn attempt_all<'a>(
             }
         };
         let (failed, why) = match granted {
-            Some(Ok((grant, validity))) => {
-                let lease_state =
-                    LeaseState { validity, min_hold_until: Moment::now() + lock.claim.min_hold };
-                match lock.kept_descriptors() {
-                    Ok(kept) => {
-                        let hazard = lock.backend().hazard();
-                        keepers.add(held.len(), lock, terms, lease_state);
-                        held.push(HeldLock { kept, grant, lease_state, hazard });
-                        continue;
-                    }
-                    Err(error) => {
-                        acquire::give_back(&mut **lock.backend(), &lock.claim).await;
-                        let error = StoreError::unreachable(format!("cannot keep it: {}", io_text(&error)));
-                        (lock, Some(NotGranted::Failed(error)))
-                    }
+            Some(Ok((grant, validity))) => match HeldLock::new(lock, grant, validity).await {
+                Ok(granted) => {
+                    keepers.add(held.len(), &granted, terms);
+                    held.push(granted);
+                    continue;
                 }
-            }
+                Err(error) => (lock, Some(NotGranted::Failed(error))),
+            },
             Some(Err(why)) => (lock, Some(why)),
             None => match revoked.take() {
                 Some((revoked, revocation)) => (revoked, Some(NotGranted::Revoked(revocation))),
@@ -186,7 +211,7 @@ async fn attempt_all<'a>(
             },
         };
         drop(keepers);
-        give_back(&locks[..held.len()]).await;
+        give_back(held.iter().map(|held| held.lock)).await;
         if let None | Some(NotGranted::Revoked(_)) = &why {
             // The attempt that was aborted may have left a queue position.
             clean_up(&mut **lock.backend(), &lock.claim).await;
@@ -197,8 +222,7 @@ async fn attempt_all<'a>(
 }
 
 /// Releases, concurrently, the locks that were acquired before the acquisition failed.
-pub async fn give_back(locks: &[Lock]) {
-    let released =
-        locks.iter().map(|lock| async { acquire::give_back(&mut **lock.backend(), &lock.claim).await });
-    join_all(released).await;
+pub async fn give_back(locks: impl IntoIterator<Item = &Lock>) {
+    let release = async |lock: &Lock| acquire::give_back(&mut **lock.backend(), &lock.claim).await;
+    join_all(locks.into_iter().map(release)).await;
 }

@@ -6,6 +6,7 @@
 
 pub mod acquire;
 pub mod acquire_all;
+pub mod acquire_any;
 pub mod keeper;
 mod patience;
 pub mod validity;

@@ -85,6 +85,12 @@ impl Limits {
     pub fn is_retry_expired(&self) -> bool {
         self.retry_until.is_some_and(|until| Moment::now() >= until)
     }
+
+    /// Returns the limits of a single attempt that begins now, without waiting.
+    pub(super) fn once() -> Limits {
+        let now = Some(Moment::now());
+        Limits { intent: Intent::TakeNow, wait_until: now, retry_until: now, attempt: None }
+    }
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use crate::clock::{Moment, wall_micros};
 use crate::exit::{Exit, Failure, FailureKind};
 use crate::identity;
 use crate::lock::record::CONTENDED;
-use crate::lock::{FencingToken, Holder, Identity, LockName, NotDue, Record};
+use crate::lock::{Claim, FencingToken, Holder, Identity, LockName, NotDue, Record};
 
 /// How a run ended, for programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,6 +96,8 @@ pub struct ReportedLock {
     pub name: LockName,
     /// The fencing token, once the lock is held.
     pub fencing: Option<FencingToken>,
+    /// Who held it, if any one of several was wanted and none was free.
+    pub holder: Option<Holder>,
     /// How long the acknowledged renewals took.
     pub renewals: Histogram,
 }
@@ -104,8 +106,11 @@ pub struct ReportedLock {
 #[derive(Clone, Debug)]
 pub struct RunReport {
     pub started: Started,
-    /// The locks, in the order in which they are taken; none when the names are not valid.
+    /// The locks, in the order in which they are taken; none when the names are not valid. Of those of which any one was
+    /// wanted, the one that was granted.
     pub locks: Vec<ReportedLock>,
+    /// `--any`: the locks of which one was wanted.
+    pub any: Option<Vec<LockName>>,
     /// The store, without secrets.
     pub backend: Option<String>,
     pub outcome: Outcome,
@@ -150,11 +155,13 @@ impl RunReport {
         let lock = |name: &LockName| ReportedLock {
             name: name.clone(),
             fencing: None,
+            holder: None,
             renewals: Histogram::of_renewals(),
         };
         RunReport {
             started,
             locks: names.iter().map(lock).collect(),
+            any: None,
             backend,
             outcome: Outcome::Internal,
             exit: FailureKind::Internal.into(),
@@ -170,6 +177,27 @@ impl RunReport {
             error: None,
             cause: None,
         }
+    }
+
+    /// Returns the same report, of a run that wants any one of its locks.
+    #[must_use]
+    pub fn of_any(mut self) -> RunReport {
+        self.any = Some(self.locks.iter().map(|lock| lock.name.clone()).collect());
+        self
+    }
+
+    /// Records who holds one of several locks of which none was free. The holder of the run is the first of them.
+    pub fn found(&mut self, name: &LockName, holder: Option<&Holder>) {
+        self.held_lock = None;
+        self.holder = self.holder.take().or(holder.cloned());
+        for lock in self.locks.iter_mut().filter(|lock| lock.name == *name) {
+            lock.holder = holder.cloned();
+        }
+    }
+
+    /// Records which of several locks of which one was wanted is held.
+    pub fn took(&mut self, name: &LockName) {
+        self.locks.retain(|lock| lock.name == *name);
     }
 
     /// Records the end of the wait, granted or not.
@@ -211,8 +239,8 @@ impl RunReport {
         self.outcome == Outcome::Ran && self.exit_status() == Some(0)
     }
 
-    /// Returns the history record of one of its locks.
-    pub fn record(&self, lock: usize, identity: &Identity) -> Record {
+    /// Returns the record for the history of the lock of this claim.
+    pub fn record(&self, claim: &Claim) -> Record {
         // The fields that identify a process are of no use once it has ended.
         let known = |identity: &Identity| Identity {
             start: 0,
@@ -227,38 +255,38 @@ impl RunReport {
         };
         // Of the other holder the identity is enough.
         let other = |identity: &Identity| Identity { note: None, url: None, ..known(identity) };
+        let lock = self.locks.iter().find(|lock| lock.name == claim.name);
+        let holder = lock.and_then(|lock| lock.holder.as_ref()).or(self.holder.as_ref());
         Record {
             outcome: self.outcome.as_str().to_owned(),
-            identity: known(identity),
+            identity: known(&claim.identity),
             dlock_exit: self.dlock_exit(),
             exit_status: self.exit_status(),
             signal: self.signal(),
-            fencing_token: self.locks.get(lock).and_then(|lock| lock.fencing),
+            fencing_token: lock.and_then(|lock| lock.fencing),
             waited_ms: milliseconds(self.waited),
             held_ms: self.held.map(milliseconds),
-            kept_ms: self.holder.as_ref().and_then(Holder::kept).map(milliseconds),
-            holder: self.holder.as_ref().and_then(|holder| holder.identity.as_ref()).map(other),
-            held_lock: self.other_lock(lock),
+            kept_ms: holder.and_then(Holder::kept).map(milliseconds),
+            holder: holder.and_then(|holder| holder.identity.as_ref()).map(other),
+            held_lock: self.other_lock(&claim.name),
             reason: self.reason.as_deref().map(short),
             interrupted: false,
-            error: self.cause_for(lock).or(self.error.clone()).as_deref().map(short),
+            error: self.cause_for(&claim.name).or(self.error.clone()).as_deref().map(short),
         }
     }
 
     /// Returns the cause for the history of this lock, which names another one.
-    fn cause_for(&self, lock: usize) -> Option<String> {
+    fn cause_for(&self, own: &LockName) -> Option<String> {
         let Cause { lock: about, text } = self.cause.as_ref()?;
-        let own = self.locks.get(lock).map(|lock| &lock.name);
         Some(match about {
-            Some(other) if Some(other) != own => format!("{other}: {text}"),
+            Some(other) if other != own => format!("{other}: {text}"),
             _ => text.clone(),
         })
     }
 
     /// Returns the lock that could not be acquired, if it is another one than this.
-    fn other_lock(&self, lock: usize) -> Option<String> {
-        let own = self.locks.get(lock).map(|lock| &lock.name);
-        self.held_lock.as_ref().filter(|held| Some(*held) != own).map(|held| held.as_str().to_owned())
+    fn other_lock(&self, own: &LockName) -> Option<String> {
+        self.held_lock.as_ref().filter(|held| *held != own).map(|held| held.as_str().to_owned())
     }
 
     fn dlock_exit(&self) -> i32 {
@@ -271,6 +299,11 @@ impl RunReport {
     /// Returns one JSON object on one line.
     pub fn to_json(&self) -> String {
         let lock = |lock: &ReportedLock| json!({"name": lock.name.as_str(), "fencing_token": lock.fencing});
+        let taken = self.held.and_then(|_| self.locks.first()).map(|lock| lock.name.as_str());
+        let any = |names: &Vec<LockName>| {
+            let names: Value = names.iter().map(LockName::as_str).collect();
+            json!({"names": names, "taken": taken})
+        };
         json::line(&json!({
             "version": 1,
             "outcome": self.outcome.as_str(),
@@ -290,6 +323,7 @@ impl RunReport {
             "reason": self.reason,
             "error": self.error,
             "done": self.done.as_ref().map(json::done),
+            "any": self.any.as_ref().map(any),
         }))
     }
 }

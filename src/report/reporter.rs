@@ -5,7 +5,7 @@ use std::io::Write;
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::{Outcome, describe, json, kept_by, printable, time};
+use super::{Outcome, describe, describe_none, json, kept_by, printable, shown, time};
 use crate::backend::Busy;
 use crate::clock::wall_micros;
 use crate::duration::{show, show_distance};
@@ -210,31 +210,32 @@ impl Reporter {
         }
     }
 
-    /// Reports that another client holds the lock and that dlock gives up. Returns the message.
+    /// Reports that other clients hold the lock, or each of those of which one was wanted, and that dlock gives up. Returns
+    /// the message.
     pub fn contended(
         &self,
-        name: &LockName,
+        found: &[(&LockName, &Busy)],
         store: &str,
-        busy: &Busy,
         waited: Duration,
         will_wait: bool,
     ) -> String {
-        let end = match will_wait {
-            true => format!("gave up after {}", show_distance(waited)),
-            false if kept_by(busy).is_some() => "not waiting".to_owned(),
-            false => "not waiting, see --wait".to_owned(),
+        let end = match (will_wait, found) {
+            (true, _) => format!("gave up after {}", show_distance(waited)),
+            (false, [(_, busy)]) if kept_by(busy).is_some() => "not waiting".to_owned(),
+            (false, _) => "not waiting, see --wait".to_owned(),
         };
-        let line = format!("{}; {end}", describe(name, store, busy));
-        self.held(name, busy.holders.first(), &line);
+        let line = format!("{}; {end}", describe_none(found, store, describe));
+        let (lock, holder) = shown(found);
+        self.held(lock, holder, &line);
         line
     }
 
     /// Reports that another client holds the lock, in these words; silenced by `-q`.
-    pub fn held(&self, name: &LockName, holder: Option<&Holder>, message: &str) {
+    pub fn held(&self, name: Option<&LockName>, holder: Option<&Holder>, message: &str) {
         if !self.quiet {
             let code = Some(CONTENDED);
             let details = Details::new("warning", Outcome::Contended.as_str());
-            self.write(Details { lock: Some(name), holder, code, ..details }, message);
+            self.write(Details { lock: name, holder, code, ..details }, message);
         }
     }
 

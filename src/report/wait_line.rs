@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use super::reporter::Details;
 use super::table::cut;
-use super::{Reporter, describe, describe_briefly, is_dumb, printable};
+use super::{Reporter, describe, describe_briefly, describe_none, is_dumb, printable, shown};
 use crate::backend::{Busy, StoreError};
 use crate::clock::Moment;
 use crate::duration::show_distance;
-use crate::lock::LockName;
+use crate::lock::{Identity, LockName};
 use crate::settings::LogFormat;
 
 /// The interval between two messages about an unchanged wait.
@@ -24,8 +24,12 @@ pub struct WaitLine<'a> {
     begin: Moment,
     /// When the wait ends, if ever.
     end: Option<Moment>,
-    /// The holders that were last found.
-    found: RefCell<Option<(LockName, Busy, Moment)>>,
+    /// The locks of which any one is waited for, in their order; none if one certain lock is.
+    alternatives: Vec<LockName>,
+    /// The holders that were last found, and when: of the lock that is waited for, or of each of the alternatives.
+    found: RefCell<Vec<(LockName, Busy, Moment)>>,
+    /// The lock and the holder that were last reported.
+    reported: RefCell<Option<(LockName, Option<Option<Identity>>)>>,
     /// The number of slots that it was last in use with instead of ours.
     other_slots: Cell<u32>,
     is_failing: Cell<bool>,
@@ -33,18 +37,44 @@ pub struct WaitLine<'a> {
 }
 
 impl<'a> WaitLine<'a> {
-    /// Begins a wait for locks in this store.
-    pub fn new(reporter: &'a Reporter, store: &'a str, begin: Moment, end: Option<Moment>) -> WaitLine<'a> {
-        let (found, other_slots, is_failing, drawing) = Default::default();
-        WaitLine { reporter, store, begin, end, found, other_slots, is_failing, drawing }
+    /// Begins a wait for locks in this store, or for any one of the `alternatives`.
+    pub fn new(
+        reporter: &'a Reporter,
+        store: &'a str,
+        begin: Moment,
+        end: Option<Moment>,
+        alternatives: Vec<LockName>,
+    ) -> WaitLine<'a> {
+        let (found, reported, other_slots, is_failing, drawing) = Default::default();
+        WaitLine {
+            reporter,
+            store,
+            begin,
+            end,
+            alternatives,
+            found,
+            reported,
+            other_slots,
+            is_failing,
+            drawing,
+        }
     }
 
-    /// Notes that the lock is busy, and reports it the first time and when the holder changes.
+    /// Notes that the lock is busy, and reports it the first time and when the holder changes. Alternatives are reported
+    /// when all of them are busy, and then when the holder changes that is shown.
     pub fn busy(&self, name: &LockName, busy: &Busy) {
         self.replied();
-        let who = |busy: &Busy| busy.holders.first().map(|holder| holder.identity.clone());
-        let last = self.found.replace(Some((name.clone(), busy.clone(), Moment::now())));
-        if last.is_none_or(|(last_name, last, _)| last_name != *name || who(&last) != who(busy)) {
+        let place = |name: &LockName| self.alternatives.iter().position(|alternative| alternative == name);
+        let mut found = self.found.take();
+        found.retain(|(other, ..)| other != name && place(other).is_some());
+        found.push((name.clone(), busy.clone(), Moment::now()));
+        found.sort_by_key(|(name, ..)| place(name));
+        let is_complete = found.len() >= self.alternatives.len();
+        let (name, holder) = shown(&found.iter().map(|(name, busy, _)| (name, busy)).collect::<Vec<_>>());
+        let who = name.map(|name| (name.clone(), holder.map(|holder| holder.identity.clone())));
+        self.found.replace(found);
+        if is_complete && *self.reported.borrow() != who {
+            self.reported.replace(who);
             self.update();
         }
     }
@@ -86,27 +116,34 @@ impl<'a> WaitLine<'a> {
 
     /// Reports the wait again, with the ages and times of now.
     pub fn update(&self) {
-        let Some((name, mut busy, seen)) = self.found.borrow().clone() else { return };
-        if self.is_failing.get() || !self.reporter.reports_waiting {
+        let mut found = self.found.borrow().clone();
+        if found.is_empty() || self.is_failing.get() || !self.reporter.reports_waiting {
             return;
         }
         let now = Moment::now();
-        busy.holders.iter_mut().for_each(|holder| holder.age_by(now - seen));
+        for (_, busy, seen) in &mut found {
+            busy.holders.iter_mut().for_each(|holder| holder.age_by(now - *seen));
+        }
+        let found: Vec<(&LockName, &Busy)> = found.iter().map(|(name, busy, _)| (name, busy)).collect();
+        // The best of several.
+        let position = found.iter().filter_map(|(_, busy)| busy.position).min();
         let waited = Some(now - self.begin).filter(|waited| waited.as_secs() > 0);
         let waited = waited.map(|waited| format!(" for {}", show_distance(waited))).unwrap_or_default();
         let left = self.end.map(|end| format!(", {} left", show_distance(end - now))).unwrap_or_default();
         if self.is_redrawn() {
-            let position = busy.position.map_or("waiting".to_owned(), |position| format!("#{position}"));
-            let held = describe_briefly(&name, self.store, &busy);
+            let position = position.map_or("waiting".to_owned(), |position| format!("#{position}"));
+            let held = describe_none(&found, self.store, describe_briefly);
             self.draw(&format!("dlock: {position}{waited}{left}: {held}"));
         } else {
-            let position = match busy.position {
+            let position = match position {
                 Some(position) => format!(" at position {position}"),
-                None if busy.is_outside_queue => " without a place in the queue".to_owned(),
+                None if found.iter().any(|(_, busy)| busy.is_outside_queue) => {
+                    " without a place in the queue".to_owned()
+                }
                 None => String::new(),
             };
-            let held = describe(&name, self.store, &busy);
-            let (lock, holder) = (Some(&name), busy.holders.first());
+            let held = describe_none(&found, self.store, describe);
+            let (lock, holder) = shown(&found);
             let details = Details { lock, holder, ..Details::new("info", "waiting") };
             self.print(details, &format!("{held}; waiting{position}{waited}{left}"));
         }

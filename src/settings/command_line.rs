@@ -9,7 +9,7 @@ use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand, 
 
 use super::common_arguments::position_of_command;
 use super::rejected::{argument_of, one_line};
-use super::suggestion;
+use super::suggestion::{self, RunWords};
 use super::{
     AcquireArguments, BreakArguments, CheckArguments, CommonArguments, ConfigArguments, DoctorArguments,
     HistoryArguments, ReleaseArguments, RenewArguments, RunArguments, StatusArguments,
@@ -135,8 +135,7 @@ pub fn parse(arguments: &[OsString]) -> Result<Request, Failure> {
         Ok(Cli { command: Command::Run(mut run) }) => {
             let has_command = run.shell.is_some() || command.as_ref().is_some_and(|words| !words.is_empty());
             if run.names.is_empty() || !has_command {
-                let is_text = run.shell.is_some();
-                run.meant = suggestion::complete_run(own, &run.names, command.as_deref(), is_text);
+                run.meant = run_completed(own, &run, command.as_deref());
             }
             run.command = command;
             Ok(Request::Command(Command::Run(run)))
@@ -268,10 +267,22 @@ fn run_meant(
         _ => return None,
     };
     // An unknown option is one of the command only if it comes after the command's first word.
-    if is_cut && (run.names.len() < 2 || run.shell.is_some()) {
+    let command_begins = if run.any.is_some() { 1 } else { 2 };
+    if is_cut && (run.names.len() < command_begins || run.shell.is_some()) {
         return None;
     }
-    Some(suggestion::complete_run(own, &run.names, command, run.shell.is_some()))
+    Some(run_completed(own, &run, command))
+}
+
+/// Returns the complete command line of a run, of which `own` are the words before the separator.
+fn run_completed(own: &[OsString], run: &RunArguments, command: Option<&[OsString]>) -> String {
+    suggestion::complete_run(&RunWords {
+        own,
+        names: &run.names,
+        command,
+        has_text: run.shell.is_some(),
+        has_any: run.any.is_some(),
+    })
 }
 
 /// Returns the description of all commands and options, from which completions and man pages are generated.

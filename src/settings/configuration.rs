@@ -153,6 +153,11 @@ impl Configuration {
         alias.backend(named_by)
     }
 
+    /// Returns the names of the pools.
+    pub fn pools(&self) -> Vec<String> {
+        self.tables.pools.iter().map(|pool| pool.name.clone()).collect()
+    }
+
     /// Returns the settings for these locks, in which those of the command line have the highest precedence.
     ///
     /// # Errors

@@ -4,13 +4,18 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 
+use super::any::{ANY, Choice};
+use super::pool::MOST_NAMES;
 use super::target::{check_wait, checked_name, contradiction};
 use super::{CommonArguments, Configuration, Settings, Source, Sourced, StoreTarget, file_of};
 use crate::backend::location::Demand;
 use crate::child::{Program, ProgramError};
+use crate::duration::show;
 use crate::exit::{Failure, FailureKind};
 use crate::lease::acquire::Wait;
+use crate::lease::acquire_any::Wanted;
 use crate::lease::validity::Terms;
 use crate::lock::{LockName, Mode};
 use crate::outer::OuterHolds;
@@ -18,7 +23,8 @@ use crate::outer::OuterHolds;
 /// `dlock run`
 #[derive(Debug, Default, Args)]
 #[command(
-    override_usage = "dlock run [OPTIONS] NAME... -- COMMAND [ARG]...\n       dlock run [OPTIONS] NAME... -c 'SHELL TEXT'",
+    override_usage = "dlock run [OPTIONS] NAME... -- COMMAND [ARG]...\n       dlock run [OPTIONS] NAME... -c 'SHELL TEXT'\n       \
+                      dlock run [OPTIONS] --any NAME,NAME... -- COMMAND [ARG]...",
     after_help = "With --help: examples, environment and exit status.",
     after_long_help = include_str!("help/run.txt")
 )]
@@ -26,6 +32,10 @@ pub struct RunArguments {
     /// Names of the locks, taken one after another in a fixed order
     #[arg(value_name = "NAME", num_args = 0.., hide = true)]
     pub names: Vec<OsString>,
+
+    /// Take the first of these locks that becomes free, in place of NAME; a single word is a pool in the configuration
+    #[arg(long, value_name = "NAME,NAME...|POOL", value_parser = NonEmptyStringValueParser::new(), help_heading = "Lock")]
+    pub any: Option<String>,
 
     /// Take the lock exclusively (the default)
     #[arg(short = 'x', long, visible_short_alias = 'e', help_heading = "Lock")]
@@ -73,8 +83,9 @@ pub struct RunArguments {
 pub struct RunPlan {
     /// The first lock, as typed.
     pub first: LockName,
-    /// The locks, each once, in the canonical order in which every run takes them: that of their bytes.
+    /// The locks, each once, in the canonical order in which every run takes or tries them: that of their bytes.
     pub names: Vec<LockName>,
+    pub wanted: Wanted,
     pub mode: Mode,
     pub target: StoreTarget,
     /// Lease, grace, timeouts.
@@ -104,9 +115,6 @@ impl RunArguments {
     }
 }
 
-/// The maximum number of locks: each uses several descriptors, and a process may have about a thousand.
-pub const MOST_NAMES: usize = 64;
-
 impl RunPlan {
     /// Checks all arguments and finds the command.
     ///
@@ -120,9 +128,10 @@ impl RunPlan {
         refuse_flock_options(arguments)?;
         check_wait(arguments.no_wait, &arguments.settings)?;
         let command = command(arguments)?;
-        let names = names(arguments)?;
+        let asked = Asked::of(arguments)?;
         refuse_two_modes(arguments)?;
         let configuration = configuration.as_ref().map_err(Failure::clone)?;
+        let (wanted, names) = asked.resolve(configuration)?;
         let settings = arguments.resolve(configuration, &names)?;
         let backend = configuration.backend(settings.backend.as_ref())?;
         let mode = match arguments.shared {
@@ -149,15 +158,18 @@ impl RunPlan {
         let terms = settings.terms(target.connect_timeout)?;
         let first = names[0].clone();
         let names = in_order(names);
-        check_once_per(&settings, &names, mode)?;
-        check_supersede(&settings, &names, mode)?;
+        match wanted {
+            Wanted::All => check_once_per(&settings, &names, mode)?,
+            Wanted::Any => check_any(&settings, mode)?,
+        }
+        check_supersede(&settings, wanted, &names, mode)?;
         if names.len() > MOST_NAMES {
             let found = names.len();
             return Err(Failure::usage(format!(
                 "at most {MOST_NAMES} locks can be taken together, these are {found}"
             )));
         }
-        Ok(RunPlan { first, names, mode, target, terms, program: find(&command)?, settings })
+        Ok(RunPlan { first, names, wanted, mode, target, terms, program: find(&command)?, settings })
     }
 
     /// Checks that a run with `--once-per` is not inside a hold of the same lock, where it would not be excluded.
@@ -172,14 +184,6 @@ impl RunPlan {
                 self.first
             ))),
             false => Ok(()),
-        }
-    }
-
-    /// Returns the locks as shown in messages.
-    pub fn label(&self) -> String {
-        match self.names.as_slice() {
-            [one, two, _, _, ..] => format!("{one}, {two} and {} others", self.names.len() - 2),
-            few => few.iter().map(LockName::as_str).collect::<Vec<_>>().join(", "),
         }
     }
 }
@@ -211,12 +215,46 @@ fn no_name(arguments: &RunArguments) -> Failure {
     Failure::usage(format!("no lock name: did you mean: {}", arguments.meant))
 }
 
-/// Returns the names as typed, at least one.
-fn names(arguments: &RunArguments) -> Result<Vec<LockName>, Failure> {
-    if arguments.names.is_empty() {
-        return Err(no_name(arguments));
+/// The locks that a command line asks for.
+enum Asked<'a> {
+    /// All of these, as typed: at least one.
+    All(Vec<LockName>),
+    /// `--any`
+    Any(Choice<'a>),
+}
+
+impl Asked<'_> {
+    /// # Errors
+    /// A name is missing or invalid, or `--any` does not go with the rest of the command line (64).
+    fn of(arguments: &RunArguments) -> Result<Asked<'_>, Failure> {
+        let Some(any) = &arguments.any else {
+            return match arguments.names.is_empty() {
+                true => Err(no_name(arguments)),
+                false => {
+                    let names = arguments.names.iter().map(|name| checked_name(name));
+                    Ok(Asked::All(names.collect::<Result<_, _>>()?))
+                }
+            };
+        };
+        let Settings { slots, once_per, .. } = &arguments.settings;
+        match (arguments.names.first(), slots, once_per) {
+            (Some(name), ..) => contradiction(ANY, &format!("NAME '{}'", checked_name(name)?)),
+            (_, Some(slots), _) => contradiction(ANY, &format!("--slots {}", slots.value)),
+            (_, _, Some(period)) => contradiction(ANY, &format!("--once-per {}", show(period.value))),
+            _ => Choice::parse(any).map(Asked::Any),
+        }
     }
-    arguments.names.iter().map(|name| checked_name(name)).collect()
+
+    /// Returns the names of the locks.
+    ///
+    /// # Errors
+    /// There is no such pool (78).
+    fn resolve(self, configuration: &Configuration) -> Result<(Wanted, Vec<LockName>), Failure> {
+        Ok(match self {
+            Asked::All(names) => (Wanted::All, names),
+            Asked::Any(choice) => (Wanted::Any, choice.names(configuration)?),
+        })
+    }
 }
 
 /// Returns what is known of a run that cannot be planned: its locks in canonical order, and their store
@@ -228,7 +266,15 @@ pub fn known(
     // If no command was found, an apparent name may be part of it.
     let has_command =
         arguments.shell.is_some() || arguments.command.as_ref().is_some_and(|words| !words.is_empty());
-    let names = names(arguments).map(in_order).ok().filter(|_| has_command).unwrap_or_default();
+    let names = match Asked::of(arguments).ok().filter(|_| has_command) {
+        Some(Asked::All(names)) => names,
+        Some(any) => configuration
+            .and_then(|known| any.resolve(known).ok())
+            .map(|(_, names)| names)
+            .unwrap_or_default(),
+        None => Vec::new(),
+    };
+    let names = in_order(names);
     let store = configuration.and_then(|configuration| {
         let settings = arguments.resolve(configuration, &names).ok()?;
         let backend = configuration.backend(settings.backend.as_ref()).ok()?;
@@ -273,9 +319,15 @@ fn check_once_per(settings: &Settings, names: &[LockName], mode: Mode) -> Result
 }
 
 /// Checks that `--supersede` is for a run that waits for one lock with one holder.
-fn check_supersede(settings: &Settings, names: &[LockName], mode: Mode) -> Result<(), Failure> {
+fn check_supersede(
+    settings: &Settings,
+    wanted: Wanted,
+    names: &[LockName],
+    mode: Mode,
+) -> Result<(), Failure> {
     let Some(Sourced { source, .. }) = &settings.supersede else { return Ok(()) };
     let why = match mode {
+        _ if wanted == Wanted::Any => format!("not with {ANY}"),
         Mode::Shared => "needs an exclusive lock: not with --shared".to_owned(),
         Mode::Slots(count) => format!("needs an exclusive lock: not with --slots {count}"),
         Mode::Exclusive if names.len() > 1 => format!("takes one NAME, these are {}", names.len()),
@@ -286,6 +338,18 @@ fn check_supersede(settings: &Settings, names: &[LockName], mode: Mode) -> Resul
         Mode::Exclusive => return Ok(()),
     };
     Err(source.failure(why))
+}
+
+/// Checks that the settings of the locks do not contradict `--any`.
+///
+/// # Errors
+/// They do (64, or 78 if they do not come from the command line).
+fn check_any(settings: &Settings, mode: Mode) -> Result<(), Failure> {
+    match (mode, &settings.slots, &settings.once_per) {
+        (Mode::Slots(_), Some(slots), _) => Err(slots.source.failure(format!("not with {ANY}"))),
+        (.., Some(once_per)) => Err(once_per.source.failure(format!("not with {ANY}"))),
+        _ => Ok(()),
+    }
 }
 
 fn find(command: &[OsString]) -> Result<Program, Failure> {
@@ -325,9 +389,12 @@ impl OutputFiles {
         let Settings { report, metrics_file, .. } = arguments.settings.clone();
         let above = Settings { report, metrics_file, ..Settings::default() };
         let is_file = |key: &str| ["report", "metrics_file"].contains(&key);
-        let names = arguments.names.iter().filter_map(|name| LockName::new(name.to_str()?).ok());
+        let names = |known: &Configuration| match arguments.any.as_deref().map(Choice::parse) {
+            Some(choice) => choice.and_then(|choice| choice.names(known)).unwrap_or_default(),
+            None => arguments.names.iter().filter_map(|name| LockName::new(name.to_str()?).ok()).collect(),
+        };
         let resolved = configuration
-            .and_then(|known| known.under(above.clone(), &names.collect::<Vec<_>>(), is_file).ok())
+            .and_then(|known| known.under(above.clone(), &names(known), is_file).ok())
             .unwrap_or(above);
         OutputFiles { report: resolved.report, metrics: resolved.metrics_file }
     }

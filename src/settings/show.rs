@@ -8,11 +8,13 @@ use serde_json::Value;
 
 use super::backends::{Alias, Key, PASSWORD, PASSWORD_FILE};
 use super::configuration::above;
+use super::pool::Pool;
 use super::table::LockTable;
 use super::target::checked_name;
 use super::{CommonArguments, Configuration, Settings, Source, Sourced};
 use crate::backend::registry;
 use crate::exit::Failure;
+use crate::lock::LockName;
 use crate::secret::HIDDEN;
 
 /// `dlock config`
@@ -62,6 +64,8 @@ pub struct Shown {
     pub tables: Vec<(String, Source)>,
     /// `[backends.NAME]`
     pub backends: Vec<ShownTable>,
+    /// `[pools.NAME]`; of a lock, those that it is in.
+    pub pools: Vec<ShownTable>,
     /// `[locks."PATTERN"]`; the last one has every setting.
     pub locks: Vec<ShownTable>,
 }
@@ -123,6 +127,8 @@ impl Shown {
             .filter(is_wanted)
             .map(|alias| ShownTable { name: alias.name.clone(), values: alias.shown() });
         let fallback = configuration.files.is_empty().then(|| default("file:".to_owned()));
+        let has_lock = |pool: &&Pool| name.as_ref().is_none_or(|name| pool.names.value.contains(name));
+        let pools = configuration.tables.pools.iter().filter(has_lock).map(Pool::shown);
         let grace = Some(default(terms.grace));
         let complete =
             settings.over(Settings { backend: fallback, grace, ..Settings::default() }).over_defaults();
@@ -137,6 +143,7 @@ impl Shown {
             name: name.as_ref().map(ToString::to_string),
             tables,
             backends: backends.collect(),
+            pools: pools.collect(),
             locks,
         })
     }
@@ -193,6 +200,16 @@ impl Settings {
             ShownValue { key: key.to_owned(), known, table: None, overridden: None }
         });
         values.collect()
+    }
+}
+
+impl Pool {
+    fn shown(&self) -> ShownTable {
+        let Sourced { value, source } = &self.names;
+        let value = value.iter().map(LockName::as_str).collect();
+        let known = Some(Sourced { value, source: source.clone() });
+        let names = ShownValue { key: "names".to_owned(), known, table: None, overridden: None };
+        ShownTable { name: self.name.clone(), values: vec![names] }
     }
 }
 

@@ -55,26 +55,34 @@ pub fn unknown_command(
 /// What takes the place of a command that was not typed.
 const SOME_COMMAND: &str = "./backup.sh";
 
-/// Returns the complete command line of a run that lacks a name, a command or the separator before it. `own` are the words
-/// before the separator, which begin with `dlock run`, and `names` those of them that were taken for names.
-pub fn complete_run(
-    own: &[OsString],
-    names: &[OsString],
-    command: Option<&[OsString]>,
-    has_text: bool,
-) -> String {
+/// The words of a run that were parsed.
+pub struct RunWords<'a> {
+    /// The words before the separator, which begin with `dlock run`.
+    pub own: &'a [OsString],
+    /// Those of them that were taken for names.
+    pub names: &'a [OsString],
+    /// The words after the separator, if there is one.
+    pub command: Option<&'a [OsString]>,
+    /// The command is the text of an option.
+    pub has_text: bool,
+    /// An option names the locks.
+    pub has_any: bool,
+}
+
+/// Returns the complete command line of a run that lacks a name, a command or the separator before it.
+pub fn complete_run(run: &RunWords<'_>) -> String {
+    let RunWords { own, names, command, has_text, has_any } = *run;
+    let position = |word: &OsString, after: usize| {
+        own[after..].iter().position(|own| own == word).map_or(own.len(), |at| after + at)
+    };
     let (own, command) = match (names, command) {
         // Without a separator, the command begins with the second name.
-        ([name, second, ..], None) if !has_text => {
-            let position = |word: &OsString, after: usize| {
-                own[after..].iter().position(|own| own == word).map_or(own.len(), |at| after + at)
-            };
-            own.split_at(position(second, position(name, 2) + 1))
-        }
+        ([first, ..], None) if !has_text && has_any => own.split_at(position(first, 2)),
+        ([name, second, ..], None) if !has_text => own.split_at(position(second, position(name, 2) + 1)),
         (_, command) => (own, command.unwrap_or_default()),
     };
     let mut words: Vec<String> = vec![line(&["dlock", "run"], &own[2..])];
-    if names.is_empty() {
+    if names.is_empty() && !has_any {
         words.push("nightly".to_owned());
     }
     if !has_text {

@@ -7,12 +7,16 @@ use toml::de::DeValue;
 
 use super::backends::{Alias, Key, PASSWORD, Warning, is_alias};
 use super::document::{Document, in_order};
+use super::pool::{self, Pool};
 use super::source::{FileLocation, Source, Sourced};
+use super::suggestion;
 use super::table::{LockTable, Settings};
 use super::value::{Setting, kind, scalar, text};
+use crate::backend::registry;
 use crate::backend::url::{REQUIRE_VERIFIED_TLS, has_password};
 use crate::exit::Failure;
 use crate::glob::Pattern;
+use crate::lock::LockName;
 
 /// The content of one file, or of several files merged.
 #[derive(Default)]
@@ -23,9 +27,11 @@ pub(super) struct Tables {
     pub(super) backends: Vec<Alias>,
     /// `[locks."PATTERN"]`
     pub(super) locks: Vec<LockTable>,
+    /// `[pools.NAME]`
+    pub(super) pools: Vec<Pool>,
 }
 
-const KEYS: &[&str] = &["backend", "require_server", REQUIRE_VERIFIED_TLS, "backends", "locks"];
+const KEYS: &[&str] = &["backend", "require_server", REQUIRE_VERIFIED_TLS, "backends", "locks", "pools"];
 
 impl Tables {
     /// Parses a file.
@@ -52,6 +58,11 @@ impl Tables {
                         tables.locks.push(lock(document, pattern, value)?);
                     }
                 }
+                "pools" => {
+                    for (name, value) in document.entries("pools", value)? {
+                        tables.pools.push(pool_table(document, name, value)?);
+                    }
+                }
                 _ => return Err(unknown_key(document, key, "", KEYS)),
             }
         }
@@ -70,6 +81,12 @@ impl Tables {
             match self.backends.iter_mut().find(|known| known.name == alias.name) {
                 Some(known) => known.add(alias.keys, alias.accept),
                 None => self.backends.push(alias),
+            }
+        }
+        for pool in later.pools {
+            match self.pools.iter_mut().find(|known| known.name == pool.name) {
+                Some(known) => known.names = pool.names,
+                None => self.pools.push(pool),
             }
         }
         for table in later.locks {
@@ -154,21 +171,84 @@ fn alias(
 
 /// `accept`
 fn warnings(document: &Document, value: &Spanned<DeValue<'_>>) -> Result<Sourced<Vec<Warning>>, Failure> {
-    let whole = source(document, "accept", value);
-    let DeValue::Array(array) = value.get_ref() else {
-        return Err(whole.failure(format!("expected an array of strings, found {}", kind(value.get_ref()))));
-    };
     let mut accepted = Vec::new();
-    for element in array.iter() {
-        let one = source(document, "accept", element);
-        let name = text(element.get_ref()).map_err(|error| one.failure(error))?;
+    let source = texts(document, "accept", value, |name, one| {
         let warning = Warning::ALL.iter().find(|warning| warning.name() == name).ok_or_else(|| {
             let names: Vec<&str> = Warning::ALL.iter().map(|warning| warning.name()).collect();
             one.failure(format!("unknown warning '{name}': known are {}", names.join(", ")))
         })?;
         accepted.push(*warning);
+        Ok(())
+    })?;
+    Ok(Sourced { value: accepted, source })
+}
+
+/// `[pools.NAME]`
+fn pool_table(
+    document: &Document,
+    name: &Spanned<Cow<'_, str>>,
+    table: &Spanned<DeValue<'_>>,
+) -> Result<Pool, Failure> {
+    let place = document.place(name.span(), name.get_ref());
+    if !is_alias(name.get_ref()) {
+        return Err(
+            Source::File(place).failure("the name of a pool is made of letters, digits, '-', '_' and '.'")
+        );
     }
-    Ok(Sourced { value: accepted, source: whole })
+    let mut names = None;
+    for (key, value) in document.entries(name.get_ref(), table)? {
+        match key.get_ref().as_ref() {
+            "names" => names = Some(pool_names(document, value)?),
+            _ => {
+                return Err(unknown_key(
+                    document,
+                    key,
+                    &format!(" in [pools.{}]", name.get_ref()),
+                    &["names"],
+                ));
+            }
+        }
+    }
+    match names {
+        Some(names) => Ok(Pool { name: name.get_ref().to_string(), names }),
+        None => Err(Source::File(place).failure("this pool has no names")),
+    }
+}
+
+/// `names`
+fn pool_names(document: &Document, value: &Spanned<DeValue<'_>>) -> Result<Sourced<Vec<LockName>>, Failure> {
+    let mut names = Vec::new();
+    let whole = texts(document, "names", value, |name, source| {
+        let wrong = |why: String| source.failure(why);
+        if let Some(why) = suggestion::name(name) {
+            return Err(wrong(format!("'{}' {why}", registry::redacted(name))));
+        }
+        let name = LockName::new(name).map_err(|error| wrong(format!("'{name}': {error}")))?;
+        pool::add(&mut names, name).map_err(wrong)
+    })?;
+    match names.is_empty() {
+        true => Err(whole.failure("a pool has at least one name")),
+        false => Ok(Sourced { value: names, source: whole }),
+    }
+}
+
+/// Parses an array of texts, and returns its place.
+fn texts(
+    document: &Document,
+    key: &str,
+    value: &Spanned<DeValue<'_>>,
+    mut take: impl FnMut(&str, Source) -> Result<(), Failure>,
+) -> Result<Source, Failure> {
+    let whole = source(document, key, value);
+    let DeValue::Array(array) = value.get_ref() else {
+        return Err(whole.failure(format!("expected an array of strings, found {}", kind(value.get_ref()))));
+    };
+    for element in array.iter() {
+        let one = source(document, key, element);
+        let text = text(element.get_ref()).map_err(|error| one.failure(error))?;
+        take(text, one)?;
+    }
+    Ok(whole)
 }
 
 /// `[locks."PATTERN"]`

@@ -16,6 +16,14 @@ pub(super) enum Completion {
     Values(Vec<String>),
 }
 
+/// What is looked up only if it is to be offered.
+pub(super) struct Known<'a> {
+    /// The locks of the backend.
+    pub(super) locks: &'a dyn Fn() -> Vec<String>,
+    /// The pools of the configuration.
+    pub(super) pools: &'a dyn Fn() -> Vec<String>,
+}
+
 struct Typed<'a> {
     command: &'a Command,
     /// The command comes after `help`.
@@ -27,13 +35,7 @@ struct Typed<'a> {
 }
 
 /// Returns the completions for `current`, after the words `before`, which include the program's own name.
-/// `names` returns the locks of the backend.
-pub(super) fn completion(
-    root: &Command,
-    before: &[String],
-    current: &str,
-    names: &dyn Fn() -> Vec<String>,
-) -> Completion {
+pub(super) fn completion(root: &Command, before: &[String], current: &str, known: &Known<'_>) -> Completion {
     let separator = before.iter().position(|word| word == "--");
     let mut typed = read(root, &before[..separator.unwrap_or(before.len())]);
     // Only `run` takes a command after the separator; for other commands only positional arguments follow.
@@ -43,14 +45,14 @@ pub(super) fn completion(
             return Completion::Command(separator + 1);
         }
         typed.positionals.extend(before[separator + 1..].iter().map(String::as_str));
-        return positional(&typed, current, names);
+        return positional(&typed, current, known);
     }
     if let Some(option) = typed.pending {
-        return values(option, "", current, &[], names);
+        return values(option, "", current, &[], known);
     }
     if let Some((option, value)) = current.split_once('=').filter(|_| current.starts_with("--")) {
         return match long(typed.command, option) {
-            Some(argument) => values(argument, &format!("{option}="), value, &[], names),
+            Some(argument) => values(argument, &format!("{option}="), value, &[], known),
             None => Completion::Values(Vec::new()),
         };
     }
@@ -73,7 +75,7 @@ pub(super) fn completion(
     if !commands.is_empty() || typed.wants_help {
         return Completion::Values(commands);
     }
-    let mut found = positional(&typed, current, names);
+    let mut found = positional(&typed, current, known);
     if let Completion::Values(values) = &mut found
         && runs
         && !typed.positionals.is_empty()
@@ -84,7 +86,7 @@ pub(super) fn completion(
     found
 }
 
-fn positional(typed: &Typed<'_>, current: &str, names: &dyn Fn() -> Vec<String>) -> Completion {
+fn positional(typed: &Typed<'_>, current: &str, known: &Known<'_>) -> Completion {
     // Without it, `doctor` takes no name.
     let requires_floor = typed.command.get_name() == "doctor";
     if requires_floor && !typed.given.iter().any(|given| given.get_id() == "fencing_floor") {
@@ -95,7 +97,7 @@ fn positional(typed: &Typed<'_>, current: &str, names: &dyn Fn() -> Vec<String>)
         *index == next || argument.get_num_args().is_some_and(|number| number.max_values() > 1)
     });
     match argument {
-        Some((_, argument)) => values(argument, "", current, &typed.positionals, names),
+        Some((_, argument)) => values(argument, "", current, &typed.positionals, known),
         None => Completion::Values(Vec::new()),
     }
 }
@@ -199,13 +201,7 @@ fn options(typed: &Typed<'_>, current: &str, runs: bool) -> Vec<String> {
 
 /// Returns the values of an argument that begin with `current`, each prefixed with `before`, the part of the word
 /// that is already typed.
-fn values(
-    argument: &Arg,
-    before: &str,
-    current: &str,
-    given: &[&str],
-    names: &dyn Fn() -> Vec<String>,
-) -> Completion {
+fn values(argument: &Arg, before: &str, current: &str, given: &[&str], known: &Known<'_>) -> Completion {
     let possible = argument.get_possible_values();
     // `DURATION|forever`: a lower-case name is a literal value.
     let kinds: Vec<&str> =
@@ -215,8 +211,10 @@ fn values(
         shown.map(|value| candidate(value.get_name(), value.get_help())).collect()
     } else if kinds.contains(&"FILE") {
         return Completion::Files;
+    } else if kinds.contains(&"POOL") {
+        pools_or_list(current, known)
     } else if kinds.contains(&"NAME") {
-        let others = names().into_iter().filter(|name| !given.contains(&name.as_str()));
+        let others = (known.locks)().into_iter().filter(|name| !given.contains(&name.as_str()));
         others.map(|name| format!("{name}\tlock")).collect()
     } else if kinds.contains(&"URL") {
         registry::known().iter().map(|scheme| scheme.to_string()).collect()
@@ -232,6 +230,18 @@ fn values(
     };
     found.retain(|value| value.starts_with(current));
     Completion::Values(found.into_iter().map(|value| format!("{before}{value}")).collect())
+}
+
+/// Returns the pools, and the lists of locks that are longer by one than what is typed.
+fn pools_or_list(current: &str, known: &Known<'_>) -> Vec<String> {
+    let typed = current.rfind(',').map_or("", |comma| &current[..=comma]);
+    let pools = match typed {
+        "" => (known.pools)(),
+        _ => Vec::new(),
+    };
+    let is_new = |name: &String| !name.contains(',') && !typed.split(',').any(|given| given == name);
+    let locks = (known.locks)().into_iter().filter(is_new).map(|name| format!("{typed}{name}\tlock"));
+    pools.into_iter().map(|pool| format!("{pool}\tpool")).chain(locks).collect()
 }
 
 fn candidate(value: &str, help: Option<&StyledStr>) -> String {

@@ -7,6 +7,8 @@ use crate::commands::lock_wait::{Interruption, LockWait};
 use crate::exit::{Exit, Failure};
 use crate::lease::acquire::{NotGranted, Wait};
 use crate::lease::acquire_all::{HeldLock, Keepers, Lock};
+use crate::lease::acquire_any::Wanted;
+use crate::lock::LockName;
 use crate::report::{Cause, Outcome, RunReport};
 use crate::settings::Supersede;
 
@@ -20,9 +22,9 @@ impl<'a> Run<'a> {
         locks: &'a [Lock],
         supervisor: &mut Supervisor,
         report: &mut RunReport,
-    ) -> Result<Option<(Vec<HeldLock>, Keepers<'a>)>, Failure> {
+    ) -> Result<Option<(Vec<HeldLock<'a>>, Keepers<'a>)>, Failure> {
         let lock_wait = self.lock_wait();
-        let awaited = lock_wait.locks(locks, Some(supervisor)).await;
+        let awaited = lock_wait.locks(locks, self.plan.wanted, Some(supervisor)).await;
         report.stop_waiting();
         crate::commands::warn_of_exposure(&self.plan.target, self.reporter);
         let awaited = match awaited {
@@ -35,7 +37,12 @@ impl<'a> Run<'a> {
             Err(Interruption::Guard(why)) => return Err(Failure::internal(why)),
         };
         match awaited.granted {
-            Ok(granted) => Ok(Some(granted)),
+            Ok((held, keepers)) => {
+                if self.plan.wanted == Wanted::Any {
+                    self.settle_on(held[0].name(), locks, report);
+                }
+                Ok(Some((held, keepers)))
+            }
             Err((lock, NotGranted::Contended(ref busy))) => {
                 let instead =
                     "DLOCK_HELD, which would allow nesting, was removed from the environment (sudo, env -i)";
@@ -44,6 +51,9 @@ impl<'a> Run<'a> {
                 report.exit = Exit::Status(self.plan.settings.conflict_exit_code());
                 report.holder = busy.holders.first().cloned();
                 report.held_lock = Some(lock.claim.name.clone());
+                for (lock, busy) in &awaited.busy {
+                    report.found(&lock.claim.name, busy.holders.first());
+                }
                 report.error = Some(line);
                 Ok(None)
             }
@@ -82,6 +92,16 @@ impl<'a> Run<'a> {
                 });
                 Err(lock_wait.failure_after(awaited.waited, &lock.claim, why))
             }
+        }
+    }
+
+    /// Goes on with the one of several locks that was granted. The connections for the others are closed: the command may
+    /// run for hours.
+    fn settle_on(&self, name: &LockName, locks: &[Lock], report: &mut RunReport) {
+        report.took(name);
+        self.reporter.set_subject(std::slice::from_ref(name), self.plan.target.store.display());
+        for lock in locks.iter().filter(|lock| lock.claim.name != *name) {
+            lock.close(self.plan.target.store.open());
         }
     }
 

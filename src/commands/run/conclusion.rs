@@ -8,12 +8,13 @@ use crate::clock::Moment;
 use crate::duration::{show, show_distance};
 use crate::exit::{Exit, FailureKind};
 use crate::lease::acquire_all::HeldLock;
+use crate::lock::LockName;
 use crate::report::{Cause, Outcome, RunReport, broken_by, revoked};
 use crate::settings::program_failure;
 
 impl Run<'_> {
     /// Records how the command ended and what happened to its locks.
-    pub(super) fn note_end(&self, held: &[HeldLock], supervised: &Supervised, report: &mut RunReport) {
+    pub(super) fn note_end(&self, held: &[HeldLock<'_>], supervised: &Supervised, report: &mut RunReport) {
         for ((lock, held), supervised) in report.locks.iter_mut().zip(held).zip(&supervised.locks) {
             lock.fencing = held.grant.fencing;
             lock.renewals = supervised.renewals.clone();
@@ -35,10 +36,10 @@ impl Run<'_> {
         supervised: &Supervised,
         released: Vec<Result<Release, StoreError>>,
     ) -> Option<String> {
-        let mut error = supervised.loss.as_ref().map(|(lock, loss)| self.loss_line(*lock, loss));
-        let name = &self.plan.label();
+        let of = |lock: usize| &supervised.locks[lock].name;
+        let mut error = supervised.loss.as_ref().map(|(lock, loss)| self.loss_line(of(*lock), loss));
+        let name = &supervised.label();
         let store = self.plan.target.store.display();
-        let of = |lock: usize| &self.plan.names[lock];
         if let Some(line) = self.stopped_line(supervised) {
             error = Some(self.report_error(supervised, line));
         }
@@ -85,7 +86,7 @@ impl Run<'_> {
 
     /// Returns the same for the history of the locks.
     fn cause(&self, supervised: &Supervised) -> Option<Cause> {
-        let about = |lock: usize, text| Some(Cause { lock: Some(self.plan.names[lock].clone()), text });
+        let about = |lock: usize, text| Some(Cause { lock: Some(supervised.locks[lock].name.clone()), text });
         let text = match (&supervised.stopped, &supervised.loss) {
             (Some(Stopped::Lost(lock, loss)), _) => return about(*lock, describe_briefly(*loss).to_owned()),
             (Some(Stopped::Revoked(lock, revocation)), _) => return about(*lock, broken_by(revocation)),
@@ -107,8 +108,8 @@ impl Run<'_> {
     }
 
     /// Returns that a lock was lost under a command that goes on.
-    pub(super) fn loss_line(&self, lock: usize, loss: &Unguarded) -> String {
-        let (name, store) = (&self.plan.names[lock], self.plan.target.store.display());
+    pub(super) fn loss_line(&self, name: &LockName, loss: &Unguarded) -> String {
+        let store = self.plan.target.store.display();
         let what = match loss {
             Unguarded::Lost(loss) => format!("was lost: {}", describe(*loss)),
             Unguarded::Deadline(why) => format!("could not be renewed in time ({why})"),
@@ -118,9 +119,9 @@ impl Run<'_> {
 
     /// Returns why dlock stopped the command, in one line.
     fn stopped_line(&self, supervised: &Supervised) -> Option<String> {
-        let name = &self.plan.label();
+        let name = &supervised.label();
         let store = self.plan.target.store.display();
-        let of = |lock: usize| &self.plan.names[lock];
+        let of = |lock: usize| &supervised.locks[lock].name;
         let what = match supervised.stopped.as_ref()? {
             Stopped::Lost(lock, loss) => {
                 format!("{} on {store}: the lock was lost: {}", of(*lock), describe(*loss))

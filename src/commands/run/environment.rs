@@ -3,17 +3,23 @@
 use serde_json::{Value, json};
 
 use crate::child::protocol::{Group, Launch};
-use crate::lease::acquire_all::{HeldLock, Lock};
+use crate::lease::acquire_all::HeldLock;
+use crate::lease::acquire_any::Wanted;
 use crate::outer::OuterHolds;
 use crate::settings::RunPlan;
 
-pub(super) fn launch(plan: &RunPlan, locks: &[Lock], held: &[HeldLock], outer: &OuterHolds) -> Launch {
+pub(super) fn launch(plan: &RunPlan, held: &[HeldLock<'_>], outer: &OuterHolds) -> Launch {
     let store = plan.target.store.display();
     let mut holds = outer.entries();
     let mut set = Vec::new();
     let mut unset = Vec::new();
-    for (Lock { claim, .. }, HeldLock { grant, .. }) in locks.iter().zip(held) {
-        if claim.name == plan.first {
+    let first = match plan.wanted {
+        Wanted::All => &plan.first,
+        Wanted::Any => held[0].name(),
+    };
+    for HeldLock { lock, grant, .. } in held {
+        let claim = &lock.claim;
+        if claim.name == *first {
             set.push(("DLOCK_NAME".to_owned(), claim.name.as_str().to_owned()));
             set.push(("DLOCK_TOKEN".to_owned(), claim.token.reveal().to_owned()));
             match grant.fencing {

@@ -15,6 +15,7 @@ use crate::clock::Moment;
 use crate::commands::{hold, within};
 use crate::exit::{Failure, FailureKind};
 use crate::lease::acquire_all::{HeldLock, Lock};
+use crate::lease::acquire_any::Wanted;
 use crate::lease::keeper::LONGEST_UNWATCHED;
 use crate::lock::Record;
 use crate::report::{Outcome, RunReport, milliseconds};
@@ -27,9 +28,8 @@ pub(super) fn was_released(release: &Result<Release, StoreError>) -> bool {
 }
 
 struct Releasing<'a> {
-    lock: &'a Lock,
     index: usize,
-    held: &'a HeldLock,
+    held: &'a HeldLock<'a>,
     /// For the lock's history.
     record: Record,
     /// It cannot be released yet.
@@ -50,19 +50,17 @@ impl Run<'_> {
     /// ended or a fatal signal arrives.
     pub(super) async fn release_all(
         &self,
-        locks: &[Lock],
-        held: &[HeldLock],
+        held: &[HeldLock<'_>],
         supervised: &Supervised,
         report: &RunReport,
     ) -> Vec<Result<Release, StoreError>> {
         let recheck = Notify::new();
-        let stays: Vec<Cell<bool>> = locks.iter().map(|_| Cell::new(false)).collect();
+        let stays: Vec<Cell<bool>> = held.iter().map(|_| Cell::new(false)).collect();
         let one = |index: usize| {
-            let mut record = report.record(index, &locks[index].claim.identity);
+            let mut record = report.record(&held[index].lock.claim);
             record.interrupted = supervised.was_told_to_end && record.has_succeeded();
-            let lock =
-                Releasing { lock: &locks[index], index, held: &held[index], record, stays: &stays[index] };
-            self.release(lock, supervised, &recheck)
+            let releasing = Releasing { index, held: &held[index], record, stays: &stays[index] };
+            self.release(releasing, supervised, &recheck)
         };
         let releases = join_all((0..held.len()).map(one));
         tokio::pin!(releases);
@@ -104,12 +102,17 @@ impl Run<'_> {
             Ok(()) => report.clone(),
         };
         let limit = if report.outcome == Outcome::Interrupted { LAST_RECORD } else { hold::RECORD };
-        let keep = |index: usize| {
-            let record = report.record(index, &locks[index].claim.identity);
-            let lock = &locks[index];
-            async move { hold::note(&mut **lock.backend(), &lock.claim.name, &record, limit).await }
+        let report = &report;
+        let keep = async |lock: &Lock| {
+            let record = report.record(&lock.claim);
+            hold::note(&mut **lock.backend(), &lock.claim.name, &record, limit).await;
         };
-        let kept = join_all((0..locks.len()).map(keep));
+        // Of several locks of which one was wanted, each has kept the run waiting; or one of them was refused, and nothing is
+        // known of the others.
+        let cause = report.cause.as_ref().and_then(|cause| cause.lock.as_ref());
+        let cause = cause.filter(|_| self.plan.wanted == Wanted::Any);
+        let concerned = |lock: &&Lock| cause.is_none_or(|name| lock.claim.name == *name);
+        let kept = join_all(locks.iter().filter(concerned).map(keep));
         tokio::pin!(kept);
         loop {
             tokio::select! {
@@ -129,7 +132,8 @@ impl Run<'_> {
         supervised: &Supervised,
         recheck: &Notify,
     ) -> Result<Release, StoreError> {
-        let Releasing { lock, index, held, mut record, stays } = releasing;
+        let Releasing { index, held, mut record, stays } = releasing;
+        let lock = held.lock;
         let mut backend = lock.backend();
         // What is left of a lost lock, such as its entry in the ledger, has kept others out until the tree was dead.
         let is_lost = matches!(supervised.stopped, Some(Stopped::Lost(lost, _)) if lost == index);

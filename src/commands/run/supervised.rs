@@ -6,10 +6,9 @@ use crate::backend::Loss;
 use crate::child::protocol::Ended;
 use crate::clock::Moment;
 use crate::lease::acquire_all::HeldLock;
-use crate::lease::keeper::LeaseState;
 use crate::lease::validity::Validity;
-use crate::lock::Revocation;
-use crate::report::Histogram;
+use crate::lock::{LockName, Revocation};
+use crate::report::{Histogram, label};
 
 /// How the command ended, and what happened to its locks meanwhile.
 #[derive(Debug, Default)]
@@ -36,6 +35,7 @@ pub(super) struct Supervised {
 /// What happened to one lock while the command ran.
 #[derive(Debug)]
 pub(super) struct SupervisedLock {
+    pub(super) name: LockName,
     /// The lease; `None` without one, or when the lock is lost.
     pub(super) validity: Option<Validity>,
     /// The earliest end of the last lease at the store.
@@ -57,10 +57,11 @@ impl Supervised {
     }
 
     /// Returns what is true of these locks when the command is started.
-    pub(super) fn at_first(held: &[HeldLock]) -> Supervised {
-        let lock = |HeldLock { lease_state: LeaseState { validity, .. }, .. }: &HeldLock| SupervisedLock {
-            validity: *validity,
-            lease_ends: validity.map(|validity| validity.ends),
+    pub(super) fn at_first(held: &[HeldLock<'_>]) -> Supervised {
+        let lock = |held: &HeldLock<'_>| SupervisedLock {
+            name: held.name().clone(),
+            validity: held.lease_state.validity,
+            lease_ends: held.lease_state.validity.map(|validity| validity.ends),
             trouble: None,
             has_warned: false,
             is_lost: false,
@@ -69,7 +70,12 @@ impl Supervised {
         Supervised { ran: true, locks: held.iter().map(lock).collect(), ..Supervised::default() }
     }
 
-    pub(super) fn never_ran(held: &[HeldLock]) -> Supervised {
+    /// Returns the locks as shown in messages.
+    pub(super) fn label(&self) -> String {
+        label(self.locks.iter().map(|lock| &lock.name))
+    }
+
+    pub(super) fn never_ran(held: &[HeldLock<'_>]) -> Supervised {
         Supervised { ran: false, ..Supervised::at_first(held) }
     }
 }

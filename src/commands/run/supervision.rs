@@ -31,7 +31,7 @@ impl Run<'_> {
     /// Runs the command until it has ended, or must end because of one of the locks.
     pub(super) async fn supervise(
         &self,
-        held: &[HeldLock],
+        held: &[HeldLock<'_>],
         keepers: &mut Keepers<'_>,
         launch: Launch,
         supervisor: &mut Supervisor,
@@ -188,7 +188,7 @@ impl Supervision<'_> {
     }
 
     fn report(&self, error: &str) {
-        let line = format!("{}: {error}", self.run.plan.label());
+        let line = format!("{}: {error}", self.supervised.label());
         self.run.reporter.survivors(&line);
     }
 
@@ -314,7 +314,8 @@ impl Supervision<'_> {
     }
 
     fn warn_of_loss(&mut self, lock: usize, loss: Unguarded) {
-        self.run.reporter.lost(&self.run.plan.names[lock], &self.run.loss_line(lock, &loss));
+        let name = &self.supervised.locks[lock].name;
+        self.run.reporter.lost(name, &self.run.loss_line(name, &loss));
         self.supervised.loss = Some((lock, loss));
     }
 }

@@ -59,6 +59,41 @@ fn modes_that_contradict_each_other_are_both_named() {
     ]);
 }
 
+#[test]
+fn any_takes_the_place_of_a_name_and_does_not_go_with_slots_or_a_period() {
+    let both = |other: &str| format!("--any and {other} contradict each other: give one of them");
+    let any = |why: &str| format!("--any: {why}");
+    let many = (0..65).map(|number| number.to_string()).collect::<Vec<_>>().join(",");
+    assert_usage([
+        (&["run", "--any", "a,b", "x", "--", "touch", "t"][..], both("NAME 'x'").as_str()),
+        (&["run", "x", "--any=a,b", "-c", "touch t"], &both("NAME 'x'")),
+        (&["run", "--any", "a,b", "--slots", "3", "--", "touch", "t"], &both("--slots 3")),
+        (&["run", "--any", "a,b", "--slots", "1", "--", "touch", "t"], &both("--slots 1")),
+        (&["run", "--once-per", "1h", "--any", "a,b", "--", "touch", "t"], &both("--once-per 1h")),
+        (&["run", "--any", "b,a,b", "--", "touch", "t"], &any("'b' is named twice")),
+        (&["run", "--any", "a,", "--", "touch", "t"], &any("NAME '': a lock name may not be empty")),
+        (&["run", "--any", "a,.", "--", "touch", "t"], &any("NAME '.': '.' and '..' are not lock names")),
+        (&["run", "--any", &many, "--", "touch", "t"], &any("at most 64 names")),
+        (
+            &["run", "--any", "a, b", "--", "touch", "t"],
+            &any(
+                "the name ' b' begins or ends with a space: leave the space out, or name the lock in a pool",
+            ),
+        ),
+        (
+            &["run", "--any", "redis://u:secret@h", "--", "touch", "t"],
+            &any("'redis://u:***@h' is a URL: did you mean -b redis://u:***@h"),
+        ),
+        (
+            &["run", "--any", "", "--", "touch", "t"],
+            "a value is required for '--any <NAME,NAME...|POOL>' but none was supplied",
+        ),
+        (&["run", "--any", "a,b"], "no command: did you mean: dlock run --any a,b -- ./backup.sh"),
+        (&["run", "--any", "a,b", "ls", "-l"], "no command: did you mean: dlock run --any a,b -- ls -l"),
+        (&["run", "--any", "a,b", "ls", "x"], "no command: did you mean: dlock run --any a,b -- ls x"),
+    ]);
+}
+
 /// One slot is an exclusive lock: both options together are not a contradiction.
 #[test]
 fn one_slot_may_be_combined_with_exclusive() {
@@ -216,6 +251,7 @@ fn a_run_supersedes_others_only_where_it_waits_for_one_exclusive_lock() {
         (&["--no-wait", "x"], "--supersede: needs --wait: a run that does not wait supersedes nothing"),
         (&["--wait", "1m", "-s", "x"], "--supersede: needs an exclusive lock: not with --shared"),
         (&["--wait", "1m", "--slots", "3", "x"], "--supersede: needs an exclusive lock: not with --slots 3"),
+        (&["--wait", "1m", "--any", "x,y"], "--supersede: not with --any"),
         (&["--wait", "1m", "x", "y"], "--supersede: takes one NAME, these are 2"),
         (&["--wait", "1m", "--once-per", "1h", "x"], "--supersede: does not go with --once-per"),
     ] {

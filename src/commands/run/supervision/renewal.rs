@@ -19,9 +19,7 @@ impl Supervision<'_> {
                 supervised.trouble = None;
                 supervised.lease_ends = validity.map(|validity| validity.ends);
                 if std::mem::take(&mut supervised.has_warned) {
-                    let plan = self.run.plan;
-                    let (name, store) = (&plan.names[lock], plan.target.store.display());
-                    self.run.reporter.renewed(name, store);
+                    self.run.reporter.renewed(&supervised.name, self.run.plan.target.store.display());
                 }
                 self.checked = false;
                 if let Some(deadlines) = self.deadlines() {
@@ -38,9 +36,9 @@ impl Supervision<'_> {
     /// Notes a failure to renew. The first one that leaves less than half of the lease is reported even with `-q`.
     fn on_trouble(&mut self, lock: usize, why: String) {
         let (plan, reporter) = (self.run.plan, self.run.reporter);
-        let (name, store) = (&plan.names[lock], plan.target.store.display());
         let now = Moment::now();
         let supervised = &mut self.supervised.locks[lock];
+        let (name, store) = (&supervised.name, plan.target.store.display());
         match supervised.validity {
             Some(validity)
                 if validity.ends - now < plan.terms.ttl / 2

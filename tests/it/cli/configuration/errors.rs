@@ -36,11 +36,11 @@ fn an_unknown_key_is_named_with_line_and_column_and_the_known_ones() {
     assert_wrong([
         (
             "bakend = \"x\"",
-            "FILE:1:1: unknown key 'bakend': known are backend, require_server, require_verified_tls, backends, locks".to_owned(),
+            "FILE:1:1: unknown key 'bakend': known are backend, require_server, require_verified_tls, backends, locks, pools".to_owned(),
         ),
         (
             "# ü\n\n[lock.x]\n",
-            "FILE:3:2: unknown key 'lock': known are backend, require_server, require_verified_tls, backends, locks".into(),
+            "FILE:3:2: unknown key 'lock': known are backend, require_server, require_verified_tls, backends, locks, pools".into(),
         ),
         ("[locks.x]\nttl = 1\n  tll = 1\n", format!("FILE:3:3: unknown key 'tll' {}", locks("x"))),
         ("locks.\"ü*\" = { tll = 1 }", format!("FILE:1:16: unknown key 'tll' {}", locks("ü*"))),

@@ -2,6 +2,7 @@
 
 mod errors;
 mod file_owners;
+mod pools;
 mod precedence;
 mod servers;
 mod settings;

@@ -62,7 +62,7 @@ impl Expected<'_> {
         format!(
             "{{\"version\":1,\"outcome\":\"{}\",\"dlock_exit\":{},\"exit_status\":{},\"signal\":{},\"locks\":[{}],\
              \"backend\":{},\"host\":HOST,\"user\":USER,\"started_at\":TIME,\"waited_ms\":MS,\"held_ms\":{},\
-             \"renewals\":N,\"released\":{},\"holder\":{},\"reason\":null,\"error\":{},\"done\":null}}\n",
+             \"renewals\":N,\"released\":{},\"holder\":{},\"reason\":null,\"error\":{},\"done\":null,\"any\":null}}\n",
             self.outcome,
             self.dlock_exit,
             or_null(self.exit_status.map(|status| status.to_string())),

@@ -43,7 +43,8 @@ fn the_configurations_take_effect() {
     assert_eq!(configurations.len(), 2, "that of README.md, and that of dlock-config(5)");
     for block in configurations {
         sandbox.configure(&block.text());
-        let output = sandbox.run("dlock config show nightly-db");
+        // Each lock shows the pools that it is in.
+        let output = sandbox.run("dlock config show nightly-db && dlock config show phone-1");
         let shown = String::from_utf8(output.stdout).unwrap();
         assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]));
         for (index, line) in block.lines.iter().enumerate() {

@@ -34,6 +34,7 @@ const SCRIPTS: &[(&str, &str)] = &[
     ("reindex.sh", "echo reindexed"),
     ("render.sh", "test \"$DLOCK_SLOT\" -lt 3"),
     ("report.sh", "echo report"),
+    ("test.sh", "echo testing on \"$DLOCK_NAME\""),
 ];
 
 /// A reader's machine: their scripts in the working directory, `dlock` in PATH, and their servers.

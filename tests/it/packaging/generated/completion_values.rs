@@ -68,6 +68,26 @@ fn status_history_is_offered_the_locks_with_a_history() {
     }
 }
 
+/// A name with a comma can only be given in a pool.
+#[test]
+fn any_is_offered_pools_and_lists_of_locks() {
+    for store in Store::each() {
+        let _holders = ["phone-1", "phone-2", "a,b"].map(|name| hold(&store, name));
+        let text = "[pools.phones]\nnames = [\"phone-1\", \"phone-2\"]\n[pools.ports]\nnames = [\"a,b\"]\n";
+        let config = crate::cli::configuration::write(&store.place, "c.toml", text);
+        let config = config.to_str().unwrap();
+        let offered = |words: &[&str]| {
+            let words = [&["dlock", "run", "-b", store.url(), "--config", config][..], words].concat();
+            ask(&store.place, &words).stdout
+        };
+        let (one, two) = ("phone-1\tlock\n", "phone-2\tlock\n");
+        assert_eq!(offered(&["--any", "p"]), format!("values\nphones\tpool\nports\tpool\n{one}{two}"));
+        assert_eq!(offered(&["--any", "phone-1,"]), format!("values\nphone-1,{two}"));
+        assert_eq!(offered(&["--any=phone-2,ph"]), format!("values\n--any=phone-2,{one}"));
+        assert_eq!(offered(&["--any", "phone-1,phone-2,"]), "values\n");
+    }
+}
+
 /// Messages would disturb the command line.
 #[test]
 fn an_unreachable_backend_yields_no_values() {

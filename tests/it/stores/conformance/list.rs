@@ -79,6 +79,15 @@ macro_rules! one_holder_run_checks {
                 a_holder_that_waits_for_its_next_lock_is_shown_as_waiting: Placement Majority;
                 the_time_of_a_grant_is_the_same_in_every_answer: Majority Data;
             }
+            any {
+                the_first_free_lock_is_taken: Placement;
+                without_waiting_each_is_tried_once:;
+                a_run_waits_in_all_queues_and_leaves_the_others: Request Pooling Placement Majority Data Gate;
+                an_earlier_waiter_for_one_of_them_is_served_first: Placement;
+                of_two_released_in_the_same_instant_one_is_given_back: Placement Majority Gate;
+                a_wait_for_any_that_ends_leaves_no_trace: Placement Majority Gate;
+                a_nested_run_enters_the_lock_of_its_outer_run: Placement;
+            }
             nesting {
                 a_nested_run_enters_at_once: Request Pooling Majority Data Foreign Gate;
                 fifty_deep_is_not_too_deep:;

@@ -223,6 +223,15 @@ super::topics! { MemcachedRig::new;
         a_holder_that_waits_for_its_next_lock_is_shown_as_waiting
         the_time_of_a_grant_is_the_same_in_every_answer
     }
+    any {
+        the_first_free_lock_is_taken
+        without_waiting_each_is_tried_once
+        a_run_waits_in_all_queues_and_leaves_the_others
+        an_earlier_waiter_for_one_of_them_is_served_first
+        of_two_released_in_the_same_instant_one_is_given_back
+        a_wait_for_any_that_ends_leaves_no_trace
+        a_nested_run_enters_the_lock_of_its_outer_run
+    }
     nesting {
         a_nested_run_enters_at_once
         fifty_deep_is_not_too_deep

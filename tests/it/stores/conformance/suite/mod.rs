@@ -1,6 +1,7 @@
 //! The checks.
 
 pub mod admin;
+pub mod any;
 pub mod cancellation;
 pub mod exclusion;
 pub mod fencing;

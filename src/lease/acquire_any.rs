@@ -1,0 +1,311 @@
+//! Acquires one of several locks: the first that becomes free.
+//!
+//! They are tried one after the other, without waiting, and the first one that is granted is the only one that was ever
+//! held. If all of them are busy, there is a waiter in the queue of each. The waiter that is granted its lock first
+//! cancels the others; what one of those is granted in the same moment is given back at once.
+
+use std::cell::RefCell;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use tokio_util::sync::CancellationToken;
+
+use super::acquire::{
+    Advice, Granted, Limits, NotGranted, WaitContext, acquire, acquire_with_retries, give_back,
+};
+use super::acquire_all::{HeldLock, Keepers, Lock};
+use super::keeper::Event;
+use super::validity::Terms;
+use crate::backend::{Busy, Intent, StoreError};
+use crate::clock::{Alarm, Moment};
+use crate::lock::Claim;
+
+/// Which of several locks are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// All of them, or none.
+    All,
+    /// The first that becomes free.
+    Any,
+}
+
+/// How the acquisition of one of several locks ended: it is held and has a keeper, or none is held.
+pub type AnyGranted<'a> = Result<(HeldLock<'a>, Keepers<'a>), NoneGranted<'a>>;
+
+/// Why none of several locks was granted.
+pub struct NoneGranted<'a> {
+    /// The lock because of which the acquisition ended: if all are busy, the first of them.
+    pub lock: &'a Lock,
+    /// What was found there.
+    pub why: NotGranted,
+    /// All locks, in the order given, if `why` is that they are busy.
+    pub busy: Vec<(&'a Lock, Busy)>,
+}
+
+/// Acquires the first of these locks that becomes free.
+///
+/// A store that fails for one of them is retried for that one as long as the limits allow, while the others are waited
+/// for; when they no longer allow it, the acquisition ends, and so it does when one of the locks is refused.
+///
+/// When it returns, every queue has been left, except on a store that did not reply. Dropping the future may leave
+/// claims and queue positions behind, which expire with their leases; a cancellation removes them.
+pub async fn acquire_any<'a>(
+    locks: &'a [Lock],
+    limits: &Limits,
+    terms: &'a Terms,
+    context: &mut WaitContext<'_>,
+) -> AnyGranted<'a> {
+    let mut ends: Vec<Option<NotGranted>> = locks.iter().map(|_| None).collect();
+    match first_free(locks, limits, terms, context, &mut ends).await {
+        Some(Ok(held)) => {
+            let mut keepers = Keepers::empty();
+            keepers.add(0, &held, terms);
+            return Ok((held, keepers));
+        }
+        Some(Err(none)) => return Err(none),
+        None => {}
+    }
+    let candidates: Vec<usize> =
+        (0..locks.len()).filter(|index| may_be_granted(limits.intent, ends[*index].as_ref())).collect();
+    candidates.iter().for_each(|index| ends[*index] = None);
+    match first_granted(locks, &candidates, limits, terms, context, &mut ends).await {
+        Some(granted) => granted,
+        None => Err(none_granted(locks, ends)),
+    }
+}
+
+/// Tries the locks one after the other, each once, and notes why each was not granted. `None` if none was, and each may
+/// be tried again as far as the limits allow.
+async fn first_free<'a>(
+    locks: &'a [Lock],
+    limits: &Limits,
+    terms: &Terms,
+    context: &WaitContext<'_>,
+    ends: &mut [Option<NotGranted>],
+) -> Option<Result<HeldLock<'a>, NoneGranted<'a>>> {
+    // One attempt gets as long as the first of several would.
+    let once = Terms { connect_timeout: limits.attempt(None, terms.connect_timeout), ..*terms };
+    for (lock, end) in locks.iter().zip(ends) {
+        let mut context = WaitContext {
+            // Nothing is said of a lock that is busy before all are.
+            on_busy: &mut |_, _| Advice::Leave,
+            on_refused: &mut |_, _| {},
+            on_failure: &mut |_, _| {},
+            ..*context
+        };
+        let limits_now = Limits::once();
+        let granted = {
+            let mut backend = lock.backend();
+            acquire(&mut **backend, &lock.claim, &limits_now, &once, &mut context).await
+        };
+        let why = match granted {
+            Ok((grant, validity)) => match HeldLock::new(lock, grant, validity).await {
+                Ok(held) => return Some(Ok(held)),
+                Err(error) => NotGranted::Failed(error),
+            },
+            Err(why @ NotGranted::Contended(_)) => {
+                *end = Some(why);
+                // With a slow store and many locks; the rest are asked all at once.
+                let has_waited = limits.wait_until.is_some_and(|until| Moment::now() >= until);
+                match limits.intent == Intent::Enqueue && has_waited {
+                    true => return None,
+                    false => continue,
+                }
+            }
+            // It may be available for the others.
+            Err(NotGranted::Failed(StoreError::Unavailable { .. })) if !limits.is_retry_expired() => {
+                return None;
+            }
+            Err(why) => why,
+        };
+        return Some(Err(NoneGranted { lock, why, busy: Vec::new() }));
+    }
+    None
+}
+
+/// Waits for these locks at the same time, until one is granted or it is known why none is; notes the locks that are
+/// busy. `None` if all are, or if the acquisition was cancelled.
+async fn first_granted<'a>(
+    locks: &'a [Lock],
+    candidates: &[usize],
+    limits: &Limits,
+    terms: &'a Terms,
+    context: &mut WaitContext<'_>,
+    ends: &mut [Option<NotGranted>],
+) -> Option<AnyGranted<'a>> {
+    let decided = context.give_up.child_token();
+    let mut check_held = context.check_held.subscribe();
+    let context = RefCell::new(context);
+    let mut waits: FuturesUnordered<_> = candidates
+        .iter()
+        .map(|index| {
+            let (lock, context, decided) = (&locks[*index], &context, &decided);
+            async move { (*index, wait_for(lock, limits, terms, context, decided).await) }
+        })
+        .collect();
+    let mut keepers = Keepers::empty();
+    let mut held: Option<HeldLock<'a>> = None;
+    let mut failed = None;
+    loop {
+        tokio::select! {
+            biased;
+            ended = waits.next() => match ended {
+                None => break,
+                Some((index, Ok((grant, validity)))) => {
+                    match HeldLock::new(&locks[index], grant, validity).await {
+                        Ok(granted) => {
+                            keepers.add(0, &granted, terms);
+                            held = Some(granted);
+                        }
+                        Err(error) => failed = Some((&locks[index], NotGranted::Failed(error))),
+                    }
+                }
+                Some((index, Err(why))) if decides(&why) => failed = Some((&locks[index], why)),
+                Some((index, Err(why))) => ends[index] = Some(why),
+            },
+            // The first lock must be kept while the queues of the others are left.
+            _ = check_held.changed() => keepers.check_now(),
+            (_, event) = keepers.next(), if held.is_some() => match (&mut held, event) {
+                (Some(held), Event::Renewed { validity, .. }) => held.lease_state.validity = validity,
+                (Some(held), Event::Lost(_)) => {
+                    let error = StoreError::unreachable("was lost before the command could start");
+                    failed = Some((held.lock, NotGranted::Failed(error)));
+                }
+                (Some(held), Event::Revoked(revocation)) => {
+                    failed = Some((held.lock, NotGranted::Revoked(revocation)));
+                }
+                _ => {}
+            },
+        }
+    }
+    match (held, failed) {
+        (Some(held), None) => Some(Ok((held, keepers))),
+        (held, Some((lock, why))) => {
+            drop(keepers);
+            if let Some(held) = held {
+                give_back(&mut **held.lock.backend(), &held.lock.claim).await;
+            }
+            Some(Err(NoneGranted { lock, why, busy: Vec::new() }))
+        }
+        (None, None) => None,
+    }
+}
+
+/// Waits for one of the locks until it is granted, or the acquisition is decided: this one decides it if it is granted,
+/// or if why it is not concerns them all.
+async fn wait_for(
+    lock: &Lock,
+    limits: &Limits,
+    terms: &Terms,
+    context: &RefCell<&mut WaitContext<'_>>,
+    decided: &CancellationToken,
+) -> Granted {
+    let alarm = Alarm::new().unwrap_or_else(|_| Alarm::without_descriptor());
+    let check_held = context.borrow().check_held;
+    let mut own = WaitContext {
+        give_up: decided,
+        check_held,
+        alarm: &alarm,
+        on_busy: &mut |claim: &Claim, busy: &Busy| (context.borrow_mut().on_busy)(claim, busy),
+        on_refused: &mut |claim, refusal| (context.borrow_mut().on_refused)(claim, refusal),
+        on_failure: &mut |error, until| (context.borrow_mut().on_failure)(error, until),
+    };
+    let mut backend = lock.backend();
+    let (claim, mut maybe_stored) = (&lock.claim, false);
+    let mut granted =
+        acquire_with_retries(&mut **backend, claim, limits, terms, &mut own, &mut maybe_stored).await;
+    if granted.is_ok() && decided.is_cancelled() {
+        (granted, maybe_stored) = (Err(NotGranted::GivenUp), true);
+    }
+    // Before anything else is done: of two that are granted in the same moment, the second one has to see it.
+    if granted.as_ref().map_or_else(decides, |_| true) {
+        decided.cancel();
+    }
+    if maybe_stored {
+        // A run goes on meanwhile that holds another lock, so that this may take longer than the end of a wait.
+        give_back(&mut **backend, claim).await;
+    }
+    granted
+}
+
+/// Returns whether a lock that was tried once, and not granted for this reason, is to be tried again, within the limits.
+/// `None`: it was not tried, or the store failed.
+fn may_be_granted(intent: Intent, end: Option<&NotGranted>) -> bool {
+    match (intent, end) {
+        (Intent::Enqueue, _) | (Intent::TakeNow, None) => true,
+        // Its turn is another waiter's, who may not take it.
+        (Intent::TakeNow, Some(NotGranted::Contended(busy))) => busy.promised,
+        (Intent::TakeNow, Some(_)) => false,
+    }
+}
+
+/// Returns whether an acquisition of one of several locks ends if one of them is not granted for this reason.
+fn decides(why: &NotGranted) -> bool {
+    match why {
+        NotGranted::Contended(_) | NotGranted::GivenUp => false,
+        NotGranted::Refused(_) | NotGranted::NotDue(_) | NotGranted::Revoked(_) | NotGranted::Failed(_) => {
+            true
+        }
+    }
+}
+
+/// Returns why none was granted, if no single lock decided that.
+fn none_granted(locks: &[Lock], ends: Vec<Option<NotGranted>>) -> NoneGranted<'_> {
+    let found = locks.iter().zip(ends).map(|(lock, end)| match end {
+        Some(NotGranted::Contended(busy)) => Some((lock, busy)),
+        _ => None,
+    });
+    match found.collect::<Option<Vec<_>>>() {
+        Some(busy) if !busy.is_empty() => {
+            NoneGranted { lock: busy[0].0, why: NotGranted::Contended(busy[0].1.clone()), busy }
+        }
+        _ => NoneGranted { lock: &locks[0], why: NotGranted::GivenUp, busy: Vec::new() },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::{Again, Refusal};
+
+    fn busy(promised: bool) -> NotGranted {
+        NotGranted::Contended(Busy {
+            holders: Vec::new(),
+            more: 0,
+            position: None,
+            is_outside_queue: false,
+            promised,
+            again: Again::Poll,
+        })
+    }
+
+    #[test]
+    fn without_waiting_a_lock_is_tried_again_only_if_it_may_become_free_at_once() {
+        let refused = NotGranted::Refused(Refusal::OuterLost);
+        for (intent, end, expected) in [
+            (Intent::TakeNow, None, true),
+            (Intent::TakeNow, Some(busy(false)), false),
+            (Intent::TakeNow, Some(busy(true)), true),
+            (Intent::TakeNow, Some(refused), false),
+            (Intent::Enqueue, None, true),
+            (Intent::Enqueue, Some(busy(false)), true),
+            (Intent::Enqueue, Some(busy(true)), true),
+        ] {
+            assert_eq!(may_be_granted(intent, end.as_ref()), expected, "{intent:?} {end:?}");
+        }
+    }
+
+    #[test]
+    fn a_busy_lock_ends_nothing_for_the_others() {
+        for (end, expected) in [
+            (busy(false), false),
+            (busy(true), false),
+            (NotGranted::GivenUp, false),
+            (NotGranted::Refused(Refusal::OuterLost), true),
+            (NotGranted::Failed(StoreError::unreachable("down")), true),
+            (NotGranted::Failed(StoreError::Denied("no".to_owned())), true),
+        ] {
+            assert_eq!(decides(&end), expected, "{end:?}");
+        }
+    }
+}
