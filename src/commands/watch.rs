@@ -67,6 +67,8 @@ enum Event {
     Signal(i32),
     /// `q` was typed.
     Quit,
+    /// This job has the terminal again.
+    Returned,
 }
 
 struct Watch {
@@ -96,11 +98,13 @@ impl Watch {
                     biased;
                     arrival = self.signals.next() => Event::Signal(arrival.signal),
                     () = self.display.quit() => Event::Quit,
+                    () = self.display.returned() => Event::Returned,
                     done = &mut work => return Ok(ControlFlow::Continue(done)),
                 },
             };
             let exit = match event {
                 Event::Quit => Some(Exit::SUCCESS),
+                Event::Returned => self.draw(&text).await?,
                 Event::Signal(signal) => self.signal(signal, &text).await?,
             };
             if let Some(exit) = exit {

@@ -1,8 +1,10 @@
 //! The terminal while it shows the alternate screen: its mode, and the key that ends it.
 
 use std::io::{self, IsTerminal, stdin, stdout};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::termios::{LocalFlags, SetArg, SpecialCharacterIndices, Termios, tcgetattr, tcsetattr};
 use nix::unistd::{getpgrp, read, tcgetpgrp};
 
@@ -12,6 +14,9 @@ use crate::report::to_stdout;
 
 /// How long the restoration of the screen may take: the terminal may be stopped or gone.
 const PATIENCE: Duration = Duration::from_millis(500);
+
+/// How often a job in the background looks whether it has the terminal again.
+const RETURN: Duration = Duration::from_millis(500);
 
 /// The terminal that standard output is. Restored when the value is dropped.
 pub(super) struct Display {
@@ -95,6 +100,20 @@ impl Display {
                 }
             }
             keyboard.wait().await;
+            if is_hung_up() {
+                // It would be ready for ever. Writing will fail.
+                return std::future::pending().await;
+            }
+        }
+    }
+
+    /// Waits until this job has the terminal again, if its screen is not entered: a shell tells only a job that is stopped.
+    pub(super) async fn returned(&self) {
+        loop {
+            tokio::time::sleep(RETURN).await;
+            if !self.is_entered && self.is_foreground() {
+                return;
+            }
         }
     }
 }
@@ -103,6 +122,15 @@ impl Drop for Display {
     fn drop(&mut self) {
         self.leave();
     }
+}
+
+/// Whether the terminal that standard input was is gone.
+fn is_hung_up() -> bool {
+    let stdin = stdin();
+    let mut ready = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
+    let gone = PollFlags::POLLHUP | PollFlags::POLLERR | PollFlags::POLLNVAL;
+    poll(&mut ready, PollTimeout::ZERO).is_err()
+        || ready[0].revents().is_some_and(|revents| revents.intersects(gone))
 }
 
 /// Restores the terminal before the message of a panic, which ends the process without dropping anything.

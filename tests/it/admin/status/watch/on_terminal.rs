@@ -3,6 +3,7 @@
 use super::screen::{shown, watching};
 use crate::admin::status::holding;
 use crate::support::SOON;
+use crate::support::dlock::BINARY;
 use crate::support::process;
 use crate::support::pty::{CTRL_BACKSLASH, CTRL_C, CTRL_Z, PROMPT, Terminal};
 use crate::support::running::Running;
@@ -10,6 +11,7 @@ use crate::support::store::Store;
 use crate::support::wait::{eventually, throughout, until};
 use nix::sys::signal::Signal;
 use nix::sys::termios::{LocalFlags, Termios};
+use std::process::Command;
 use std::time::Duration;
 
 /// Ctrl-S, which stops the output, and Ctrl-Q, which continues it.
@@ -181,22 +183,26 @@ fn assert_restored_after_stop(terminal: &mut Terminal, before: &Termios) {
 fn a_background_job_draws_nothing() {
     let store = Store::file();
     let _run = holding(store.run_with_ttl("30s"));
-    let (mut terminal, before) = shell_that_watches(&store, "\"$DLOCK\" status --watch=100ms");
-    let dlock = terminal.process("dlock");
-    terminal.type_keys(CTRL_Z);
-    terminal.expect("Stopped");
-    terminal.expect(PROMPT);
-    terminal.line("bg");
-    terminal.expect(PROMPT);
-    until(SOON, "a job that goes on", || !process::stopped(dlock));
-    throughout(Duration::from_millis(500), "the shell alone writes", || {
-        shown(terminal.screen(), 24, 80).entered == 1 && !process::stopped(dlock)
-    });
-    assert_eq!(terminal.settings(), before);
-    terminal.line("fg");
-    terminal.expect("exclusive");
-    terminal.type_keys("q");
-    assert_restored(&mut terminal, &before);
+    for interval in ["100ms", "1h"] {
+        let command = format!("\"$DLOCK\" status --watch={interval}");
+        let (mut terminal, before) = shell_that_watches(&store, &command);
+        let dlock = terminal.process("dlock");
+        terminal.type_keys(CTRL_Z);
+        terminal.expect("Stopped");
+        terminal.expect(PROMPT);
+        terminal.line("bg");
+        terminal.expect(PROMPT);
+        until(SOON, "a job that goes on", || !process::stopped(dlock));
+        throughout(Duration::from_millis(500), "the shell alone writes", || {
+            shown(terminal.screen(), 24, 80).entered == 1 && !process::stopped(dlock)
+        });
+        assert_eq!(terminal.settings(), before);
+        // bash does not tell a job that is not stopped.
+        terminal.line("fg");
+        terminal.expect("exclusive");
+        terminal.type_keys("q");
+        assert_restored(&mut terminal, &before);
+    }
 }
 
 /// Its keys are those of another program.
@@ -237,6 +243,19 @@ fn a_stopped_terminal_does_not_delay_the_end() {
 fn the_watch_ends_with_its_terminal() {
     let store = Store::file();
     let mut terminal = watching(&store, &["--watch=100ms"], 24, 80);
+    terminal.expect(store.url());
+    let hung_up = terminal.hang_up();
+    until(SOON, "its end", || hung_up.processes("dlock").is_empty());
+}
+
+/// As under nohup: only the terminal itself tells.
+#[test]
+fn the_watch_ends_with_its_terminal_though_it_ignores_hangups() {
+    let store = Store::file();
+    let mut shell = Command::new("sh");
+    let text = format!("trap '' HUP; \"$0\" status -b '{}' --watch=100ms; :", store.url());
+    shell.args(["-c", &text, BINARY]).current_dir(store.place.path("."));
+    let mut terminal = Terminal::start(&store.place, shell);
     terminal.expect(store.url());
     let hung_up = terminal.hang_up();
     until(SOON, "its end", || hung_up.processes("dlock").is_empty());
