@@ -198,6 +198,11 @@ impl Table {
         self.clock.map(|(date, sent)| date + (Moment::now() - sent))
     }
 
+    /// Returns what the store's clock has shown last, in whole seconds since 1970.
+    pub fn date(&self) -> Option<Duration> {
+        self.clock.map(|(date, _)| date)
+    }
+
     /// Reads an item.
     ///
     /// # Errors

@@ -6,6 +6,7 @@ use super::gate::Observation;
 use super::{DocumentStore, Revision, Seen, Shortcut};
 use crate::backend::ledger::driver::{MAX_CONFLICTS, busy_ledger, states};
 use crate::backend::ledger::observed::{Gate, Now, Observed};
+use crate::backend::ledger::polling::stood_still;
 use crate::backend::ledger::store::{
     AnyReply, Decide, Decision, Done, EXHAUSTED, Effect, Purpose, Shape, Watch,
 };
@@ -122,6 +123,7 @@ impl<V: Clone> Documents<V> {
             shortcut => shortcut,
         };
         let mut observation = None;
+        let mut is_counted_anew = false;
         // A release that leaves a gate first needs a fresh ledger: other processes may be inside the hold.
         let leaves_gate_first = has_gate && (!store.swaps_gate() || store.passed(purpose).is_none());
         let may_recall = matches!(purpose, Purpose::Release(_)) && !leaves_gate_first;
@@ -177,6 +179,13 @@ impl<V: Clone> Documents<V> {
                 Some(version).filter(|_| is_current)
             };
             if let Some(version) = stored {
+                let has_lease = matches!(effect, Effect::Hold(_)) || matches!(purpose, Purpose::Renew(_));
+                let is_late = |shown| stood_still(time.clock, Moment::now() - sent, shown);
+                if has_lease && !is_counted_anew && store.shown().is_some_and(is_late) {
+                    // What is stored ends too soon, perhaps it has already. A second time, the clocks of its servers differ.
+                    is_counted_anew = true;
+                    continue;
+                }
                 self.last = known(ledger, version);
                 // Foreign programs send no notifications, but the store may.
                 let is_watched = store.is_notified() && (!is_foreign || store.is_gate_watched());

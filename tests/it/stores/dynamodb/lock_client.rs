@@ -3,6 +3,7 @@
 
 use crate::stores::conformance::client::Client;
 use crate::stores::conformance::rig::on_one_thread;
+use crate::stores::host_clock::least_after_a_jump;
 use crate::support::SOON;
 use crate::support::dlock::Dlock;
 use crate::support::doctor::{answer, assert_answered, assert_found, doctor};
@@ -11,7 +12,7 @@ use crate::support::java_lock_client::{JavaLockClient, Release, version_of};
 use crate::support::place::Place;
 use crate::support::running::{Exit, Output, Running};
 use crate::support::wait::{throughout, until};
-use dlock::backend::{Intent, StoreError};
+use dlock::backend::{Intent, Renewal, StoreError};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -354,6 +355,31 @@ fn a_lock_that_was_lost_between_two_attempts_is_not_granted() {
                 client.acquire().await;
                 assert_ne!(version_of(&item(&server)), version, "its lease counts from the second attempt");
             }
+        }
+    });
+}
+
+/// It may have been paused after it had read either item, and before it wrote it.
+#[test]
+fn both_items_are_written_again_if_this_host_stood_still_before_one_of_them_was() {
+    let assert_lasts = |server: &Dynamo, least: Duration| {
+        let ledger = server.ledger_in("jobs/x%dlock").holders[0].lease_ends.expect("a lease");
+        let item: u64 = item(server)["dlockEnds"]["N"].as_str().expect("an end").parse().expect("seconds");
+        // It has whole seconds.
+        assert!(ledger >= least && item >= least.as_secs(), "{ledger:?} or {item} is before {least:?}");
+    };
+    on_one_thread(async {
+        for (write, is_renewed) in [(1, false), (2, false), (3, true), (4, true)] {
+            let server = Dynamo::with_fault(&format!("clock-jumps-{write}"));
+            let mut holder = Client::at(&url(&server), "x");
+            let mut least = least_after_a_jump();
+            holder.acquire().await;
+            if is_renewed {
+                least = least_after_a_jump();
+                assert_eq!(server.count("UpdateItem"), 2, "a renewal takes the third and the fourth");
+                assert!(matches!(holder.renew().await, Renewal::Held { .. }));
+            }
+            assert_lasts(&server, least);
         }
     });
 }
