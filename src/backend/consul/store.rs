@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::agent::{Agent, Reading, Refused, is_check, is_locking, storing};
 use super::gate::Gate;
 use super::location::{Location, Recipe};
-use super::occupants::{add_foreign, occupants, outer_hold};
+use super::occupants::{add_foreign, keep_expired, occupants, outer_hold};
 use super::passage::{Passage, State};
 use super::watch::Watch;
 use crate::backend::diagnosis::Diagnosis;
@@ -222,6 +222,9 @@ impl DocumentStore for ConsulStore {
         let (mut operations, gate) = step.unwrap_or_else(|| (Vec::new(), version.gate.clone()));
         if !is_swapped && matches!(purpose, Purpose::Release(_)) {
             operations = version.gate.cleared(&self.location, name);
+        }
+        if self.location.recipe == Recipe::Semaphore {
+            keep_expired(&mut ledger, revision.before, &gate, revision.now);
         }
         operations.push(storing(&self.location.ledger_key(name), &ledger.to_json(), version.ledger));
         match self.agent.transact(&operations).await? {
