@@ -94,6 +94,10 @@ class Expressions:
         word = words.pop(0)
         if word == "(":
             result = self.any_of(words, item)
+        elif word == "begins_with":
+            words.pop(0)
+            name, value = self.name(words.pop(0)), self.value(words.pop(0))
+            result = item.get(name, {}).get("S", "").startswith(value["S"])
         elif word in ("attribute_exists", "attribute_not_exists"):
             words.pop(0)
             result = (self.name(words.pop(0)) in item) == (word == "attribute_exists")

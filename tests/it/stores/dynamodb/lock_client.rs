@@ -202,6 +202,12 @@ fn an_item_of_another_kind_is_never_overwritten() {
     for another in [
         json!({"ownerName": {"S": "java"}, "recordVersionNumber": {"S": "1"}}),
         json!({"isReleased": {"S": "1"}}),
+        // Of cirello.io/dynamolock, a client for Go.
+        json!({"ownerName": {"S": "go"}, "leaseDuration": {"S": "20s"}, "recordVersionNumber": {"S": "1"}}),
+        json!({
+            "ownerName": {"S": "go"}, "leaseDuration": {"S": "20s"}, "recordVersionNumber": {"S": "1"},
+            "isReleased": {"S": "1"}, "data": {"B": "AQI="},
+        }),
         json!({"version": {"S": "1"}, "ledger": {"S": "{\"format\":1,\"fencing_token\":1}"}}),
     ] {
         server.put(&key("x"), another);
