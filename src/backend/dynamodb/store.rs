@@ -262,9 +262,10 @@ impl DocumentStore for DynamoStore {
         &mut self,
         name: &LockName,
         purpose: &Purpose,
+        ledger: &Ledger,
     ) -> Result<Vec<Occupant>, StoreError> {
         match &mut self.gate {
-            Some(gate) => gate.observe(&mut self.table, name, purpose).await,
+            Some(gate) => gate.observe(&mut self.table, name, purpose, ledger).await,
             None => Ok(Vec::new()),
         }
     }

@@ -116,7 +116,7 @@ pub trait DocumentStore {
         false
     }
 
-    /// Returns who is in the gate, unless that was read together with the ledger. For a claim to be renewed or released,
+    /// Returns who is in the gate of this ledger, unless that was read together with it. For a claim to be renewed or released,
     /// finds out whether it keeps the gate; a renewal extends a gate that has a lease.
     ///
     /// # Errors
@@ -125,6 +125,7 @@ pub trait DocumentStore {
         &mut self,
         _name: &LockName,
         _purpose: &Purpose,
+        _ledger: &Ledger,
     ) -> impl Future<Output = Result<Vec<Occupant>, StoreError>> {
         async { Ok(Vec::new()) }
     }

@@ -109,7 +109,7 @@ impl Observation {
         };
         if is_needed {
             self.occupants = match occupants {
-                None => Some(store.observe_gate(name, purpose).await?),
+                None => Some(store.observe_gate(name, purpose, &ledger).await?),
                 read => read,
             };
         }

@@ -15,7 +15,7 @@ use crate::support::wait::{throughout, until};
 use dlock::backend::{Intent, Renewal, StoreError};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// A lease that outlasts every test.
 const LONG: Duration = Duration::from_secs(600);
@@ -386,6 +386,30 @@ fn both_items_are_written_again_if_this_host_stood_still_before_one_of_them_was(
                 assert!(matches!(holder.renew().await, Renewal::Held { .. }));
             }
             assert_lasts(&server, least);
+        }
+    });
+}
+
+/// By a server whose clock is wrong, for instance. The next reply has the right time.
+#[test]
+fn a_reply_that_is_dated_wrongly_lets_the_item_last_until_the_next_renewal() {
+    let now = || SystemTime::now().duration_since(UNIX_EPOCH).expect("a time after 1970").as_secs();
+    let ends = |server: &Dynamo| {
+        item(server)["dlockEnds"]["N"].as_str().expect("an end").parse::<u64>().expect("seconds")
+    };
+    on_one_thread(async {
+        for min_hold in [0, 7200] {
+            let server = Dynamo::with_fault("misdates-3");
+            let mut holder = Client::at(&url(&server), "x");
+            holder.claim.min_hold = Duration::from_secs(min_hold);
+            let kept = now() + min_hold;
+            holder.acquire().await;
+            assert_eq!(server.count("UpdateItem"), 2, "a renewal takes the third and the fourth");
+            assert!(matches!(holder.renew().await, Renewal::Held { .. }));
+            assert!(ends(&server) > now() + 3600);
+            assert!(matches!(holder.renew().await, Renewal::Held { .. }));
+            let (least, ends) = (kept.max(now() + LONG.as_secs()), ends(&server));
+            assert!((least..least + 60).contains(&ends), "{ends} is not soon after {least}");
         }
     });
 }
