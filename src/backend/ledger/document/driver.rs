@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tokio::time::sleep;
+
 use super::gate::Observation;
 use super::{DocumentStore, Revision, Seen, Shortcut};
 use crate::backend::ledger::driver::{MAX_CONFLICTS, busy_ledger, states};
@@ -14,6 +16,9 @@ use crate::backend::ledger::value::Ledger;
 use crate::backend::{Loss, StoreError};
 use crate::clock::Moment;
 use crate::lock::{LockName, LockState, NotedRecord};
+
+/// How long a dlock that has passed the gate has to store its grant before it is taken for another program.
+const GRANTED_WITHIN: Duration = Duration::from_millis(50);
 
 /// The driver of documents.
 #[derive(Debug)]
@@ -123,11 +128,11 @@ impl<V: Clone> Documents<V> {
             shortcut => shortcut,
         };
         let mut observation = None;
-        let mut is_counted_anew = false;
+        let (mut is_counted_anew, mut is_kept_out) = (false, false);
         // A release that leaves a gate first needs a fresh ledger: other processes may be inside the hold.
         let leaves_gate_first = has_gate && (!store.swaps_gate() || store.passed(purpose).is_none());
         let may_recall = matches!(purpose, Purpose::Release(_)) && !leaves_gate_first;
-        for _ in 0..MAX_CONFLICTS {
+        'conflicts: for _ in 0..MAX_CONFLICTS {
             self.last = None;
             let (seen, is_current) = match recalled.take() {
                 Some(seen) if may_recall => (seen, false),
@@ -152,7 +157,12 @@ impl<V: Clone> Documents<V> {
                         }
                     }
                     (Decision::PassGate(mode), Purpose::Claim(claim) | Purpose::Renew(claim)) => {
-                        observation.pass(store, purpose, claim, mode).await?;
+                        let has_passed = observation.pass(store, purpose, claim, mode).await?;
+                        if !has_passed && !is_kept_out && may_be_another(store, name, &before).await? {
+                            is_kept_out = true;
+                            sleep(GRANTED_WITHIN).await;
+                            continue 'conflicts;
+                        }
                     }
                     (Decision::PassGate(_), _) => unreachable!("only a claim and a hold pass the gate"),
                     (Decision::Exhausted, _) => {
@@ -194,6 +204,22 @@ impl<V: Clone> Documents<V> {
         }
         Err(busy_ledger(name))
     }
+}
+
+/// Returns whether a dlock may have passed the gate after the ledger was read, which has no holder: its grant is stored next.
+///
+/// # Errors
+/// The store could not be queried.
+async fn may_be_another<S: DocumentStore>(
+    store: &mut S,
+    name: &LockName,
+    ledger: &Ledger,
+) -> Result<bool, StoreError> {
+    if store.lacks_ledgers().is_some() {
+        return Ok(false);
+    }
+    let occupants = store.observe_gate(name, &Purpose::Operate, ledger).await?;
+    Ok(occupants.iter().any(|occupant| occupant.identity.is_some()))
 }
 
 /// Returns the time of the store now: `now` is what its clock showed in the reply to a request that was sent at `sent`.

@@ -175,7 +175,7 @@ impl Observation {
         ledger
     }
 
-    /// Tries to pass the gate.
+    /// Tries to pass the gate. Returns whether it has passed.
     ///
     /// # Errors
     /// The store could not be queried.
@@ -185,10 +185,10 @@ impl Observation {
         purpose: &Purpose,
         claim: &Claim,
         mode: GateMode,
-    ) -> Result<(), StoreError> {
+    ) -> Result<bool, StoreError> {
         let has_passed = store.pass_gate(purpose, claim, mode).await?;
         self.gate = if has_passed { Gate::Passed(store.passed(purpose)) } else { Gate::Closed };
-        Ok(())
+        Ok(has_passed)
     }
 
     /// Leaves the gate if the claim has passed it, and does not hold the lock in this ledger, or only for the rest of

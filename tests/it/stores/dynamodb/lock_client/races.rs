@@ -4,9 +4,13 @@ use super::{LONG, item, url};
 use crate::stores::conformance::client::Client;
 use crate::stores::conformance::rig::on_one_thread;
 use crate::stores::host_clock::least_after_a_jump;
+use crate::support::SOON;
+use crate::support::dlock::Dlock;
 use crate::support::dynamodb::{Dynamo, key};
 use crate::support::java_lock_client::JavaLockClient;
 use crate::support::proxy::Proxy;
+use crate::support::running::Exit;
+use crate::support::wait::until;
 use dlock::backend::{Attempt, Release, Renewal};
 use serde_json::json;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -105,4 +109,28 @@ fn a_reply_that_is_dated_wrongly_lets_the_item_last_until_the_next_renewal() {
             assert!((least..least + 60).contains(&ends), "{ends} is not soon after {least}");
         }
     });
+}
+
+/// The one has the item, and its ledger is not written yet.
+#[test]
+fn a_run_that_was_faster_by_moments_is_not_taken_for_another_program() {
+    let server = Dynamo::lent();
+    let [to_first, to_second] = [(); 2].map(|()| Proxy::to(server.port()));
+    // After the description of the table and the ledger, the reply to the write of the item.
+    let run = |proxy: &Proxy, text: &str| {
+        proxy.hold_reply_after(2);
+        let url = format!("{}&recipe=lock-client", server.url_by(proxy.port()));
+        let run = Dlock::run().backend(url).sh(text).spawn();
+        until(SOON, "the write of the item", || proxy.is_holding());
+        run
+    };
+    let mut first = run(&to_first, "echo ready; exec sleep 600");
+    let mut second = run(&to_second, "echo ran");
+    to_first.heal();
+    first.await_ready();
+    to_second.heal();
+    let output = second.wait();
+    assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(75), ""), "{}", output.stderr);
+    let shown = format!("(pid {}, ", first.pid());
+    assert!(output.stderr.contains(&shown), "{shown}: {}", output.stderr);
 }
