@@ -132,7 +132,7 @@ impl<V: Clone> Documents<V> {
         // A release that leaves a gate first needs a fresh ledger: other processes may be inside the hold.
         let leaves_gate_first = has_gate && (!store.swaps_gate() || store.passed(purpose).is_none());
         let may_recall = matches!(purpose, Purpose::Release(_)) && !leaves_gate_first;
-        'conflicts: for _ in 0..MAX_CONFLICTS {
+        for _ in 0..MAX_CONFLICTS {
             self.last = None;
             let (seen, is_current) = match recalled.take() {
                 Some(seen) if may_recall => (seen, false),
@@ -148,28 +148,9 @@ impl<V: Clone> Documents<V> {
                 Some((name.clone(), Seen { ledger, version, now: time, sent, occupants: None }))
             };
             let before = observation.observe(store, name, purpose, seen).await?;
-            let (ledger, value, effect, watch) = loop {
-                let mut ledger = observation.ledger(&before);
-                match (decide(&mut ledger, observation), purpose) {
-                    (Decision::Done { value, effect, watch }, _) => {
-                        if observation.leave(store, purpose, &ledger, effect).await? {
-                            break (ledger, value, effect, watch);
-                        }
-                    }
-                    (Decision::PassGate(mode), Purpose::Claim(claim) | Purpose::Renew(claim)) => {
-                        let has_passed = observation.pass(store, purpose, claim, mode).await?;
-                        if !has_passed && !is_kept_out && may_be_another(store, name, &before).await? {
-                            is_kept_out = true;
-                            sleep(GRANTED_WITHIN).await;
-                            continue 'conflicts;
-                        }
-                    }
-                    (Decision::PassGate(_), _) => unreachable!("only a claim and a hold pass the gate"),
-                    (Decision::Exhausted, _) => {
-                        return Err(StoreError::Config(format!("{name}: {EXHAUSTED}")));
-                    }
-                }
-            };
+            let decided =
+                decided(store, observation, name, purpose, &before, decide, &mut is_kept_out).await?;
+            let Some(Decided { ledger, value, effect, watch }) = decided else { continue };
             let is_foreign = watch.iter().any(|event| matches!(event, Watch::Gate(_)));
             let is_subscribed = match effect {
                 Effect::Wait(ticket) => {
@@ -203,6 +184,50 @@ impl<V: Clone> Documents<V> {
             }
         }
         Err(busy_ledger(name))
+    }
+}
+
+/// What a change makes of a ledger.
+struct Decided {
+    ledger: Ledger,
+    value: AnyReply,
+    effect: Effect,
+    watch: Vec<Watch>,
+}
+
+/// Decides on a ledger as it was read, and passes the gate or leaves it, as the decision needs. Returns `None`, once, for a claim
+/// that is kept out of the gate, perhaps by a dlock whose grant the ledger has shown since.
+///
+/// # Errors
+/// The store could not be queried, or the fencing counter has no next value.
+async fn decided<S: DocumentStore>(
+    store: &mut S,
+    observation: &mut Observation,
+    name: &LockName,
+    purpose: &Purpose,
+    before: &Ledger,
+    decide: &Decide,
+    is_kept_out: &mut bool,
+) -> Result<Option<Decided>, StoreError> {
+    loop {
+        let mut ledger = observation.ledger(before);
+        match (decide(&mut ledger, observation), purpose) {
+            (Decision::Done { value, effect, watch }, _) => {
+                if observation.leave(store, purpose, &ledger, effect).await? {
+                    return Ok(Some(Decided { ledger, value, effect, watch }));
+                }
+            }
+            (Decision::PassGate(mode), Purpose::Claim(claim) | Purpose::Renew(claim)) => {
+                let has_passed = observation.pass(store, purpose, claim, mode).await?;
+                if !has_passed && !*is_kept_out && may_be_another(store, name, before).await? {
+                    *is_kept_out = true;
+                    sleep(GRANTED_WITHIN).await;
+                    return Ok(None);
+                }
+            }
+            (Decision::PassGate(_), _) => unreachable!("only a claim and a hold pass the gate"),
+            (Decision::Exhausted, _) => return Err(StoreError::Config(format!("{name}: {EXHAUSTED}"))),
+        }
     }
 }
 
