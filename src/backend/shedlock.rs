@@ -99,6 +99,7 @@ impl<D: Database> LeasedGate for Rows<'_, D> {
         name: &LockName,
         identity: Identity,
         lease: Duration,
+        _: Duration,
     ) -> Result<bool, StoreError> {
         let until = self.clock.times(D::DIALECT, lease).until;
         self.set(name, identity, &format!("GREATEST(lock_until, {until})")).await
@@ -162,10 +163,11 @@ impl Gate {
         db: &mut D,
         name: &LockName,
         purpose: &Purpose,
+        ledger: &Ledger,
     ) -> Result<Vec<Occupant>, StoreError> {
         self.check(db).await?;
         let (passages, mut rows) = self.parts(db);
-        passages.observe(&mut rows, name, purpose).await
+        passages.observe(&mut rows, name, purpose, ledger).await
     }
 
     /// See [`DocumentStore::pass_gate`](super::ledger::document::DocumentStore::pass_gate).

@@ -268,7 +268,7 @@ impl Agent {
             200 => {
                 let outcome: Outcome = parsed(&reply.body)?;
                 let applied = outcome.results.unwrap_or_default();
-                let stored = operations.iter().filter(|operation| !is_deletion(operation)).count();
+                let stored = operations.iter().filter(|operation| has_result(operation)).count();
                 let index = applied.last().map_or(0, |applied| applied.pair.modify_index);
                 if applied.len() == stored { Ok(Ok(index)) } else { Err(unexpected()) }
             }
@@ -302,9 +302,23 @@ pub(super) fn storing(key: &str, value: &[u8], index: u64) -> Value {
     json!({"KV": {"Verb": "cas", "Key": key, "Value": STANDARD.encode(value), "Index": index}})
 }
 
-/// Returns whether an operation is one of those that have no result.
-fn is_deletion(operation: &Value) -> bool {
-    operation["KV"]["Verb"].as_str().is_some_and(|verb| verb.starts_with("delete"))
+fn verb(operation: &Value) -> &str {
+    operation["KV"]["Verb"].as_str().unwrap_or_default()
+}
+
+/// Returns whether an operation locks a key, or unlocks it.
+pub(super) fn is_locking(operation: &Value) -> bool {
+    ["lock", "unlock"].contains(&verb(operation))
+}
+
+/// Returns whether an operation checks that a key is as it was read.
+pub(super) fn is_check(operation: &Value) -> bool {
+    verb(operation).starts_with("check-")
+}
+
+/// Returns whether an operation is none of those that have no result.
+fn has_result(operation: &Value) -> bool {
+    !verb(operation).starts_with("delete") && verb(operation) != "check-not-exists"
 }
 
 /// Returns how long Consul refuses a lock to everybody after its session has ended without an unlock: long enough for the command

@@ -150,7 +150,8 @@ fn answers(recipe: Recipe, diagnosis: &Diagnosis) {
             "nobody gets the lock before its command is stopped (with a --ttl of more than 60s, until 60s have passed)"
         }
         Recipe::Semaphore => {
-            "no other dlock gets its slot before its command is stopped, but consul lock -n may get it at once"
+            "no other dlock gets its slot before its command is stopped, as far as the clocks of the agents agree, but consul \
+             lock -n may get it at once"
         }
     };
     let loss = format!(

@@ -52,7 +52,7 @@ pub(super) struct Gate {
     pub sessions: Vec<String>,
     /// How many may hold it; 0 if the next holder decides that.
     pub limit: u32,
-    /// The index of the document of a semaphore; 0 if there is none.
+    /// The index of the key, or of the document of a semaphore; 0 if there is none.
     pub index: u64,
 }
 
@@ -61,12 +61,13 @@ impl Gate {
     pub fn read(location: &Location, name: &LockName, pairs: &[Pair]) -> Gate {
         let key = location.lock_key(name);
         let lock = pairs.iter().find(|pair| pair.key == key);
+        let index = lock.map_or(0, |pair| pair.modify_index);
         if location.recipe == Recipe::Lock {
             return Gate {
                 is_other: lock.is_some_and(|pair| pair.flags != LOCK_FLAGS),
                 sessions: lock.and_then(Pair::session).into_iter().collect(),
                 limit: 1,
-                ..Gate::default()
+                index,
             };
         }
         let contenders: BTreeSet<String> = pairs.iter().filter_map(Pair::session).collect();
@@ -83,7 +84,7 @@ impl Gate {
             is_other,
             sessions: holders.into_iter().flatten().map(|(session, _)| session).collect(),
             limit,
-            index: lock.map_or(0, |pair| pair.modify_index),
+            index,
         }
         .without(|session| !contenders.contains(session))
     }
@@ -120,7 +121,7 @@ impl Gate {
         self.sessions.len() < self.limit.max(1) as usize
     }
 
-    /// Returns how a session takes it in this mode, and who holds it then. The first operation locks a key.
+    /// Returns how a session takes it in this mode, if it is still like this, and who holds it then.
     pub fn taken(
         &self,
         location: &Location,
@@ -132,7 +133,7 @@ impl Gate {
         after.sessions.push(session.to_owned());
         let lock = location.lock_key(name);
         let operations = match location.recipe {
-            Recipe::Lock => vec![locking("lock", &lock, LOCK_FLAGS, session)],
+            Recipe::Lock => vec![self.checking(&lock), locking("lock", &lock, LOCK_FLAGS, session)],
             Recipe::Semaphore => {
                 let contender = location.contender_key(name, session);
                 vec![locking("lock", &contender, SEMAPHORE_FLAGS, session), after.storing(&lock)]
@@ -163,16 +164,24 @@ impl Gate {
         }
     }
 
-    /// Returns it as it is when its document was stored at this index.
+    /// Returns it as it is when its key, or its document, was stored at this index.
     pub fn stored(self, recipe: Recipe, index: u64) -> Gate {
-        let has_document = recipe == Recipe::Semaphore && !self.sessions.is_empty();
-        Gate { index: if has_document { index } else { 0 }, ..self }
+        let has_key = recipe == Recipe::Lock || !self.sessions.is_empty();
+        Gate { index: if has_key { index } else { 0 }, ..self }
     }
 
     /// Returns it without these sessions.
     pub fn without(mut self, is_gone: impl Fn(&str) -> bool) -> Gate {
         self.sessions.retain(|session| !is_gone(session));
         self
+    }
+
+    /// The operation that checks that nobody else has changed the key: locking it does not look at its flags.
+    fn checking(&self, key: &str) -> Value {
+        match self.index {
+            0 => json!({"KV": {"Verb": "check-not-exists", "Key": key}}),
+            index => json!({"KV": {"Verb": "check-index", "Key": key, "Index": index}}),
+        }
     }
 
     /// The operation that stores the document of a semaphore if it still has this index. Without holders there is none: the

@@ -6,7 +6,7 @@ use super::agent::{Reading, identity};
 use super::gate::Gate;
 use super::location::Recipe;
 use crate::backend::ledger::document::Occupant;
-use crate::backend::ledger::{GateMode, Ledger, Now};
+use crate::backend::ledger::{GateMode, HolderEntry, Ledger, Now};
 use crate::lock::{Claim, Holder, Mode};
 
 /// Returns the sessions that hold a lock.
@@ -27,27 +27,47 @@ pub(super) fn occupants(recipe: Recipe, ledger: &Ledger, gate: &Gate) -> Vec<Occ
     gate.sessions.iter().map(occupant).collect()
 }
 
-/// Adds the holders of a semaphore that are not in its ledger: each has a slot, one of the highest that no dlock has. A waiter
-/// that they keep from claiming its turn does not lose it.
+/// Adds the holders of a semaphore that are not in its ledger, or whose entry there has expired: each has a slot, that of its
+/// entry, or one of the highest that no dlock has. A waiter that they keep from claiming its turn does not lose it.
 pub(super) fn add_foreign(ledger: &mut Ledger, gate: &Gate, now: Now) {
     let holders = ledger.holders.iter().filter(|holder| holder.counts(&now));
     let (gates, slots): (Vec<_>, Vec<_>) = holders.map(|holder| (holder.gate, holder.slot)).unzip();
     let foreign = gate.sessions.iter().filter_map(|session| identity(session));
     let foreign: Vec<_> = foreign.filter(|session| !gates.contains(&Some(*session))).collect();
-    let free = (0..gate.limit).rev().filter(|slot| !slots.contains(&Some(*slot))).chain(gate.limit..);
-    for (session, slot) in foreign.iter().zip(free) {
+    let expired = |session: &(u64, u64)| {
+        let entry = ledger.holders.iter().find(|holder| holder.gate == Some(*session))?;
+        entry.slot.filter(|slot| *slot < gate.limit && !slots.contains(&Some(*slot)))
+    };
+    let own: Vec<Option<u32>> = foreign.iter().map(expired).collect();
+    let is_free = |slot: &u32| !slots.contains(&Some(*slot)) && !own.contains(&Some(*slot));
+    let mut free = (0..gate.limit).rev().filter(is_free).chain(gate.limit..);
+    let taken: Vec<Option<u32>> = own.iter().map(|slot| slot.or_else(|| free.next())).collect();
+    for (session, slot) in foreign.iter().zip(taken) {
         for mut holder in Ledger::of_foreign_holder(0).holders {
             holder.ticket = session.0;
             holder.family = session.0;
             holder.gate = Some(*session);
             holder.mode = Mode::of_slots(gate.limit);
-            holder.slot = Some(slot);
+            holder.slot = slot;
             ledger.holders.push(holder);
         }
     }
     let kept_out =
         ledger.waiters.iter_mut().filter(|waiter| !foreign.is_empty() && !gate.admits(waiter.mode));
     kept_out.for_each(|waiter| waiter.called = None);
+}
+
+/// Keeps the entries that have expired while their sessions hold a semaphore: nobody else gets their slots before that ends.
+pub(super) fn keep_expired(ledger: &mut Ledger, before: &Ledger, gate: &Gate, now: Now) {
+    let holds = |entry: &HolderEntry| gate.sessions.iter().any(|session| identity(session) == entry.gate);
+    let is_kept = |entry: &&HolderEntry| {
+        let is_new =
+            ledger.holders.iter().all(|holder| holder.token != entry.token && holder.gate != entry.gate);
+        let is_owner = entry.identity().is_some() && entry.ticket == entry.family;
+        is_new && is_owner && !entry.counts(&now) && entry.gate.is_some() && holds(entry)
+    };
+    let kept: Vec<HolderEntry> = before.holders.iter().filter(is_kept).cloned().collect();
+    ledger.holders.extend(kept);
 }
 
 /// Returns the session of the hold that a claim is part of, if it still holds the lock, and how long that lasts, and the mode of
@@ -63,7 +83,6 @@ pub(super) fn outer_hold(reading: &Reading, claim: &Claim) -> Option<(Option<(St
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::ledger::HolderEntry;
 
     const NOW: Now = Now { clock: std::time::Duration::from_secs(1), wall: 1_000_000 };
 
@@ -96,5 +115,30 @@ mod tests {
                 ledger.holders.iter().skip(own.len()).filter_map(|holder| holder.slot).collect();
             assert_eq!(added, slots, "{own:?} {foreign:?}");
         }
+    }
+
+    /// A dlock that is paused, for instance, does not renew it.
+    #[test]
+    fn a_session_keeps_the_slot_of_its_entry_when_that_has_expired() {
+        let mut late = holding(0);
+        (late.token, late.lease_ends) = ("late".into(), Some(NOW.clock));
+        let of = |holders| {
+            let mut ledger = Ledger::default();
+            ledger.holders = holders;
+            ledger
+        };
+        let before = of(vec![late]);
+        let mut gate = Gate { limit: 3, sessions: vec![session(1), session(90)], ..Gate::default() };
+        // As another dlock stores it, without the entry.
+        let mut ledger = of(vec![holding(1)]);
+        gate.sessions.push(session(91));
+        keep_expired(&mut ledger, &before, &gate, NOW);
+        assert_eq!(ledger.holders, [holding(1), before.holders[0].clone()]);
+        add_foreign(&mut ledger, &gate, NOW);
+        let slots: Vec<_> = ledger.holders.iter().skip(2).filter_map(|holder| holder.slot).collect();
+        assert_eq!(slots, [2, 0]);
+        let mut ledger = Ledger::default();
+        keep_expired(&mut ledger, &before, &gate.without(|held| held == session(90)), NOW);
+        assert_eq!(ledger.holders, []);
     }
 }

@@ -3,10 +3,12 @@
 use std::mem;
 use std::time::Duration;
 
-use super::agent::{Agent, Reading, Refused, storing};
+use serde_json::Value;
+
+use super::agent::{Agent, Reading, Refused, is_check, is_locking, storing};
 use super::gate::Gate;
 use super::location::{Location, Recipe};
-use super::occupants::{add_foreign, occupants, outer_hold};
+use super::occupants::{add_foreign, keep_expired, occupants, outer_hold};
 use super::passage::{Passage, State};
 use super::watch::Watch;
 use crate::backend::diagnosis::Diagnosis;
@@ -150,7 +152,12 @@ impl DocumentStore for ConsulStore {
     ) -> Result<Seen<Version>, StoreError> {
         self.renew(purpose).await?;
         let (reading, sent) = self.agent.read(name, None).await?;
-        reading.gate.check(&self.location, name)?;
+        if let Err(other) = reading.gate.check(&self.location, name) {
+            let intended = |one: &mut Passage| one.name == *name && one.state == State::Intended;
+            self.ended.extend(self.passages.extract_if(.., intended).map(|passage| passage.session));
+            self.destroy_ended().await;
+            return Err(other);
+        }
         let version = Version { ledger: reading.version, gate: reading.gate.clone() };
         if let Some((unstored, why)) = self.unstored.take()
             && unstored == version.indices()
@@ -216,6 +223,9 @@ impl DocumentStore for ConsulStore {
         if !is_swapped && matches!(purpose, Purpose::Release(_)) {
             operations = version.gate.cleared(&self.location, name);
         }
+        if self.location.recipe == Recipe::Semaphore {
+            keep_expired(&mut ledger, revision.before, &gate, revision.now);
+        }
         operations.push(storing(&self.location.ledger_key(name), &ledger.to_json(), version.ledger));
         match self.agent.transact(&operations).await? {
             Ok(index) => {
@@ -236,9 +246,13 @@ impl DocumentStore for ConsulStore {
                 Ok(Some(Version { ledger: index, gate }))
             }
             Err(Refused { operations: refused, why }) => {
+                let is_refused = |is_such: fn(&Value) -> bool| {
+                    refused.iter().any(|place| operations.get(*place).is_some_and(is_such))
+                };
                 if refused.contains(&(operations.len() - 1)) {
                     self.unstored = Some((version.indices(), why));
-                } else if let Some(place) = place.filter(|_| is_swapped && refused.contains(&0)) {
+                } else if let Some(place) = place.filter(|_| is_refused(is_locking) && !is_refused(is_check))
+                {
                     self.note_refusal(place);
                 }
                 Ok(None)

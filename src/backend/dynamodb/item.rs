@@ -12,6 +12,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::location::Recipe;
 use crate::backend::ledger::document::Shortcut;
 use crate::backend::ledger::polling::CLOCK_LAG;
 use crate::backend::ledger::{HolderEntry, Ledger, Now, Unreadable};
@@ -81,20 +82,25 @@ impl Content {
 }
 
 impl Change<'_> {
-    /// Returns the parts of an `UpdateItem` by this attempt, for a table with this key.
-    pub fn request(&self, key: &str, attempt: &str) -> Value {
+    /// Returns the parts of an `UpdateItem` by this attempt, for a table with this key. With the locks of AWS's lock client for
+    /// Java, the item is one more released lock to that client, whose lists of all locks fail at any other item.
+    pub fn request(&self, recipe: Recipe, key: &str, attempt: &str) -> Value {
         let text = |text: &str| json!({ "S": text });
         let idle = json!({ "N": Ledger::FORMAT.to_string() });
         let mut values = json!({ ":version": text(attempt) });
         let mut names = json!({ "#version": "version", "#taken": "taken", "#idle": "idle" });
-        let (condition, update) = match self {
+        let mut set = vec!["#version = :version"];
+        if recipe == Recipe::LockClient {
+            set.push("ownerName = :owner, leaseDuration = :zero, recordVersionNumber = :version, isReleased = :one");
+            for (name, value) in [(":owner", "dlock"), (":zero", "0"), (":one", "1")] {
+                values[name] = text(value);
+            }
+        }
+        names["#ledger"] = "ledger".into();
+        let (condition, removed) = match self {
             Change::Swap(version, ledger) => {
-                names["#ledger"] = "ledger".into();
+                set.push("#ledger = :ledger");
                 values[":ledger"] = text(&String::from_utf8_lossy(&ledger.to_json()));
-                let is_idle = ledger.is_idle() && !ledger.incomplete;
-                if is_idle {
-                    values[":idle"] = idle;
-                }
                 let condition = match version {
                     Some(version) => {
                         values[":expected"] = text(version);
@@ -105,11 +111,13 @@ impl Change<'_> {
                         "attribute_not_exists(#key)"
                     }
                 };
-                let update = match is_idle {
-                    true => "SET #ledger = :ledger, #version = :version, #idle = :idle REMOVE #taken",
-                    false => "SET #ledger = :ledger, #version = :version REMOVE #taken, #idle",
-                };
-                (condition, update)
+                if ledger.is_idle() && !ledger.incomplete {
+                    set.push("#idle = :idle");
+                    values[":idle"] = idle;
+                    (condition, "#taken")
+                } else {
+                    (condition, "#taken, #idle")
+                }
             }
             Change::Take(holder, now) => {
                 let later = |span: Option<Duration>| span.map(|span| span + CLOCK_LAG);
@@ -119,36 +127,19 @@ impl Change<'_> {
                     ..(*holder).clone()
                 };
                 let taken = Taken { holder, clock: now.clock, wall: now.wall };
+                set.push("#taken = :taken");
                 values[":taken"] = text(&serde_json::to_string(&taken).expect("texts and numbers are JSON"));
                 values[":idle"] = idle;
                 names["#key"] = key.into();
-                names["#ledger"] = "ledger".into();
-                (
-                    "attribute_not_exists(#key) OR (#idle = :idle AND attribute_exists(#ledger))",
-                    "SET #taken = :taken, #version = :version REMOVE #idle",
-                )
+                ("attribute_not_exists(#key) OR (#idle = :idle AND attribute_exists(#ledger))", "#idle")
             }
         };
         json!({
             "ConditionExpression": condition,
-            "UpdateExpression": update,
+            "UpdateExpression": format!("SET {} REMOVE {removed}", set.join(", ")),
             "ExpressionAttributeNames": names,
             "ExpressionAttributeValues": values,
         })
-    }
-}
-
-/// Lets the item be one more released lock to AWS's lock client for Java, whose lists of all locks fail at any other item.
-pub(super) fn as_released(request: &mut Value) {
-    let update = request["UpdateExpression"].as_str().unwrap_or_default();
-    let update = update.replacen(
-        "SET ",
-        "SET ownerName = :owner, leaseDuration = :zero, recordVersionNumber = :version, isReleased = :one, ",
-        1,
-    );
-    request["UpdateExpression"] = update.into();
-    for (name, value) in [(":owner", "dlock"), (":zero", "0"), (":one", "1")] {
-        request["ExpressionAttributeValues"][name] = json!({ "S": value });
     }
 }
 

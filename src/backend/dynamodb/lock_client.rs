@@ -144,14 +144,17 @@ impl LeasedGate for Items<'_> {
         name: &LockName,
         identity: Identity,
         lease: Duration,
+        until: Duration,
     ) -> Result<bool, StoreError> {
-        let time = self.time().await?;
-        self.change(name, identity, |item| {
-            // A minimum hold time lasts longer.
-            let ends = (time + lease + CLOCK_LAG).max(item.ends.unwrap_or_default());
-            item.extended(lease.max(ends - time - CLOCK_LAG), ends)
-        })
-        .await
+        let end = |time: Duration| (time + lease + CLOCK_LAG).max(until);
+        let mut time = self.time().await?;
+        let known = self.seen.get(name).and_then(|seen| seen.found.held_by(identity)?.ends);
+        if known.is_some_and(|known| known > end(time)) {
+            // One reply was dated wrongly. Only another one tells whether it was the last one: then the end that is known is right.
+            self.read(name).await?;
+            time = self.time().await?;
+        }
+        self.change(name, identity, |item| item.extended(end(time) - time - CLOCK_LAG, end(time))).await
     }
 
     async fn end(&mut self, name: &LockName, identity: Identity, rest: Duration) -> Result<bool, StoreError> {
@@ -205,9 +208,10 @@ impl LockClient {
         table: &mut Table,
         name: &LockName,
         purpose: &Purpose,
+        ledger: &Ledger,
     ) -> Result<Vec<Occupant>, StoreError> {
         let mut items = Items { table, seen: &mut self.seen };
-        let occupants = self.passages.observe(&mut items, name, purpose).await?;
+        let occupants = self.passages.observe(&mut items, name, purpose, ledger).await?;
         self.check(table, name, purpose)?;
         Ok(occupants)
     }

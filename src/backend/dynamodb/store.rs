@@ -9,7 +9,7 @@ use super::table::{Reading, Table, Written};
 use crate::backend::admin::Removal;
 use crate::backend::diagnosis::Diagnosis;
 use crate::backend::ledger::document::{DocumentStore, Documents, Revision, Seen, Shortcut};
-use crate::backend::ledger::polling::{CLAIM_WITHIN, CLOCK_LAG, Poller, at, back_off, stood_still};
+use crate::backend::ledger::polling::{CLAIM_WITHIN, CLOCK_LAG, Poller, at, back_off};
 use crate::backend::ledger::{
     Contender, GateLifetime, GateMode, Ledger, Occupant, Purpose, Store, WaiterEntry,
 };
@@ -105,8 +105,6 @@ impl DynamoStore {
             _ => return Ok(None),
         };
         Ok(match written {
-            // What is written ends too soon: it is decided again.
-            Written::Stored(Reading { date, .. }) if stood_still(time, Moment::now() - sent, date) => None,
             // The lease that is written counts from then, even if a later reply has shown that it is.
             Written::Stored(Reading { content, .. }) => Some(Reading { content, date: time, sent }),
             Written::Changed(found) => found,
@@ -232,6 +230,10 @@ impl DocumentStore for DynamoStore {
         Ok(Some(version))
     }
 
+    fn shown(&self) -> Option<Duration> {
+        self.table.date()
+    }
+
     fn clock_lag(&self) -> Duration {
         CLOCK_LAG
     }
@@ -260,9 +262,10 @@ impl DocumentStore for DynamoStore {
         &mut self,
         name: &LockName,
         purpose: &Purpose,
+        ledger: &Ledger,
     ) -> Result<Vec<Occupant>, StoreError> {
         match &mut self.gate {
-            Some(gate) => gate.observe(&mut self.table, name, purpose).await,
+            Some(gate) => gate.observe(&mut self.table, name, purpose, ledger).await,
             None => Ok(Vec::new()),
         }
     }

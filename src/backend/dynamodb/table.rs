@@ -5,8 +5,8 @@ use std::time::Duration;
 use hyper::http::{HeaderName, HeaderValue};
 use serde_json::{Value, json};
 
-use super::item::{Change, Content, as_released};
-use super::location::{Location, Recipe};
+use super::item::{Change, Content};
+use super::location::Location;
 use crate::backend::net::Protocol;
 use crate::backend::net::aws::{Credentials, Scope, sign, skew};
 use crate::backend::net::http::{Client, Method, Reply, Request, shown};
@@ -198,6 +198,11 @@ impl Table {
         self.clock.map(|(date, sent)| date + (Moment::now() - sent))
     }
 
+    /// Returns what the store's clock has shown last, in whole seconds since 1970.
+    pub fn date(&self) -> Option<Duration> {
+        self.clock.map(|(date, _)| date)
+    }
+
     /// Reads an item.
     ///
     /// # Errors
@@ -234,10 +239,7 @@ impl Table {
         change: &Change<'_>,
         attempt: &str,
     ) -> Result<Written, StoreError> {
-        let mut request = change.request(&self.key().await?, attempt);
-        if self.location.recipe == Recipe::LockClient {
-            as_released(&mut request);
-        }
+        let request = change.request(self.location.recipe, &self.key().await?, attempt);
         let Updated { is_met, item, reply } = self.update(key, request).await?;
         if is_met {
             return Ok(Written::Stored(reading(item.as_ref(), &reply)?));

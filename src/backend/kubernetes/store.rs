@@ -11,9 +11,9 @@ use super::location::{Location, contains_name, lease_name, name_of};
 use super::watch::{Event, Watch};
 use crate::backend::diagnosis::Diagnosis;
 use crate::backend::ledger::document::{DocumentStore, Documents, Revision, Seen, Shortcut};
-use crate::backend::ledger::polling::{CLAIM_WITHIN, CLOCK_LAG, PAUSE, at, back_off, stood_still};
+use crate::backend::ledger::polling::{CLAIM_WITHIN, CLOCK_LAG, PAUSE, at, back_off};
 use crate::backend::ledger::waiting::{Waiting, calls};
-use crate::backend::ledger::{Contender, Effect, Ledger, Now, Purpose, Store, WaiterEntry};
+use crate::backend::ledger::{Contender, Ledger, Now, Purpose, Store, WaiterEntry};
 use crate::backend::{Change, Outlook, Reply, StoreError, TryReply};
 use crate::clock::Moment;
 use crate::lock::LockName;
@@ -120,18 +120,8 @@ impl KubernetesStore {
             return Ok(None);
         }
         let lease = self.write(name, known.version.as_ref(), (&known.ledger, &after), now).await?;
-        if self.has_stood_still(time, sent) {
-            // What is written ends too soon: it is decided again.
-            return Ok(None);
-        }
         // The lease that is written counts from then, even if a later reply has shown that it is.
         Ok(lease.map(|lease| Reading { lease: Some(lease), time, sent }))
-    }
-
-    /// Returns whether the clock of this host has stood still: the last reply shows a later time than `time`, which was that of
-    /// the server at `sent`, and what has passed since.
-    fn has_stood_still(&self, time: Duration, sent: Moment) -> bool {
-        self.api.past().is_some_and(|(shown, _)| stood_still(time, Moment::now() - sent, shown))
     }
 
     /// Returns since when the holder that another program has written is known to be like this, by the server's clock.
@@ -265,7 +255,6 @@ impl DocumentStore for KubernetesStore {
             true => Cow::Borrowed(revision.ledger),
             false => Cow::Owned(revision.ledger.with_name(name)),
         };
-        let (sent, time) = (Moment::now(), revision.now.clock);
         let both = (revision.before, &*ledger);
         let Some(lease) = self.write(name, version.as_ref(), both, revision.now).await? else {
             if matches!(purpose, Purpose::Claim(_)) {
@@ -275,10 +264,6 @@ impl DocumentStore for KubernetesStore {
             self.conflicts += 1;
             return Ok(None);
         };
-        if matches!(revision.effect, Effect::Hold(_)) && self.has_stood_still(time, sent) {
-            // The lease that is written ends too soon, perhaps it has already: the claim is decided again.
-            return Ok(None);
-        }
         Waiting::note(&mut self.waiting, name, revision.effect, &calls(&ledger));
         match &self.waiting {
             Some(waiting) if waiting.name == *name => {
@@ -290,6 +275,10 @@ impl DocumentStore for KubernetesStore {
             None => self.watch = None,
         }
         Ok(Some(Some(lease)))
+    }
+
+    fn shown(&self) -> Option<Duration> {
+        self.api.date()
     }
 
     fn clock_lag(&self) -> Duration {

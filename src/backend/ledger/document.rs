@@ -71,6 +71,12 @@ pub trait DocumentStore {
         revision: Revision<'_>,
     ) -> impl Future<Output = Result<Option<Self::Version>, StoreError>>;
 
+    /// Returns the time of the store in the last reply, if that is how the store shows its time, and writes the ends of leases as
+    /// they were decided: this host may have stood still between the reading that they count from and the write.
+    fn shown(&self) -> Option<Duration> {
+        None
+    }
+
     /// Returns how much earlier than the true time the store's clock may show. A store adds this to the ends of what a
     /// shortcut stores.
     fn clock_lag(&self) -> Duration {
@@ -110,7 +116,7 @@ pub trait DocumentStore {
         false
     }
 
-    /// Returns who is in the gate, unless that was read together with the ledger. For a claim to be renewed or released,
+    /// Returns who is in the gate of this ledger, unless that was read together with it. For a claim to be renewed or released,
     /// finds out whether it keeps the gate; a renewal extends a gate that has a lease.
     ///
     /// # Errors
@@ -119,6 +125,7 @@ pub trait DocumentStore {
         &mut self,
         _name: &LockName,
         _purpose: &Purpose,
+        _ledger: &Ledger,
     ) -> impl Future<Output = Result<Vec<Occupant>, StoreError>> {
         async { Ok(Vec::new()) }
     }

@@ -26,6 +26,8 @@ pub(super) struct Bucket {
     location: Location,
     http: Client,
     credentials: Credentials,
+    /// The store's time in the last reply.
+    date: Option<Duration>,
 }
 
 /// An object as it was read.
@@ -73,7 +75,7 @@ impl Bucket {
     pub fn with(http: Client, location: &Location) -> Bucket {
         let credentials =
             Credentials::new(&location.security.credentials, &location.settings, &location.region);
-        Bucket { location: location.clone(), http, credentials }
+        Bucket { location: location.clone(), http, credentials, date: None }
     }
 
     /// Opens the connection, if there is none, and finds the credentials.
@@ -88,12 +90,22 @@ impl Bucket {
     /// Returns a client with the same credentials and a connection of its own.
     pub fn twin(&self) -> Bucket {
         let http = self.location.client();
-        Bucket { location: self.location.clone(), http, credentials: self.credentials.clone() }
+        Bucket {
+            location: self.location.clone(),
+            http,
+            credentials: self.credentials.clone(),
+            date: self.date,
+        }
     }
 
     /// Returns where the credentials come from.
     pub fn source(&self) -> &'static str {
         self.credentials.source()
+    }
+
+    /// Returns what the store's clock has shown last, in whole seconds since 1970.
+    pub fn date(&self) -> Option<Duration> {
+        self.date
     }
 
     /// Reads an object, unless it still has this entity tag.
@@ -220,7 +232,9 @@ impl Bucket {
         let keys = self.credentials.keys().await?;
         let scope = Scope { region: &self.location.region, service: "s3" };
         sign(&mut request, &self.location.host, &keys, scope)?;
-        self.http.send(request).await
+        let reply = self.http.send(request).await?;
+        self.date = reply.date().or(self.date);
+        Ok(reply)
     }
 
     /// Returns the error that a reply without success means, to a request that needs the right to this action.

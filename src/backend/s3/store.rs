@@ -202,6 +202,10 @@ impl DocumentStore for S3Store {
         Ok(Some(Some(tag)))
     }
 
+    fn shown(&self) -> Option<Duration> {
+        self.bucket.date()
+    }
+
     fn clock_lag(&self) -> Duration {
         CLOCK_LAG
     }

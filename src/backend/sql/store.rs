@@ -257,9 +257,10 @@ impl<C: Client> DocumentStore for RowStore<C> {
         &mut self,
         name: &LockName,
         purpose: &Purpose,
+        ledger: &Ledger,
     ) -> Result<Vec<Occupant>, StoreError> {
         match &mut self.shedlock {
-            Some(gate) => gate.observe(&mut self.client, name, purpose).await,
+            Some(gate) => gate.observe(&mut self.client, name, purpose, ledger).await,
             None => self.session.observe(&mut self.client, name, purpose).await,
         }
     }

@@ -48,9 +48,13 @@ fn assert_lost_at_most(url: impl Fn(u16) -> String, port: u16, assert_clean: imp
 fn lose_each(url: impl Fn(u16) -> String, port: u16, ttl: &str, check: impl Fn(usize, &Output)) -> usize {
     let proxy = Proxy::to(port);
     let url = url(proxy.port());
-    // That Memcached may forget a lock is not what this is about.
-    let quiet = if url.starts_with("memcached") { &["-q"][..] } else { &[] };
-    let run = || Dlock::run().backend(&url).args(["--ttl", ttl]).args(quiet).sh("echo ran").output();
+    let more = match &url {
+        // That it may forget a lock is not what this is about.
+        url if url.starts_with("memcached") => &["-q"][..],
+        url if url.ends_with("recipe=semaphore") => &["--slots", "2"],
+        _ => &[],
+    };
+    let run = || Dlock::run().backend(&url).args(["--ttl", ttl]).args(more).sh("echo ran").output();
     // After the first run, each one sends the same requests.
     assert_eq!(run().outcome(), (Exit::Code(0), "ran\n", ""));
     let before = proxy.replies();
@@ -156,14 +160,32 @@ mod a_run_survives_every_lost_reply {
         let url = |port| format!("consul://127.0.0.1:{port}");
         assert_recovered(url, consul.port(), "20s", |reply| {
             assert_eq!(consul.holder("dlock/x/.lock"), None, "reply {reply}");
-            let ledger = consul.value("dlock/x/.lock.dlock").unwrap();
-            assert!(ledger.contains("\"members\":[],\"line\":[]"), "reply {reply}: {ledger}");
-            // The session whose creation was not answered ends by itself.
-            until(SOON, "the sessions", || consul.sessions().len() <= 1);
-            for session in consul.sessions() {
-                consul.ask("PUT", &format!("session/destroy/{session}"), b"");
-            }
+            assert_given_back(&consul, reply);
         });
+    }
+
+    #[test]
+    fn consul_semaphore() {
+        let consul = Consul::lent();
+        let url = |port| format!("consul://127.0.0.1:{port}?recipe=semaphore");
+        assert_recovered(url, consul.port(), "20s", |reply| {
+            assert_eq!(consul.keys(), ["dlock/x/.lock.dlock"], "reply {reply}");
+            assert_given_back(&consul, reply);
+        });
+    }
+
+    #[track_caller]
+    fn assert_given_back(consul: &Consul, reply: usize) {
+        let ledger = consul.value("dlock/x/.lock.dlock").unwrap();
+        assert!(ledger.contains("\"members\":[],\"line\":[]"), "reply {reply}: {ledger}");
+        // The session whose creation was not answered, after the keys were read, ends by itself.
+        let unknown = usize::from(reply == 1);
+        until(SOON, &format!("the sessions after the loss of reply {reply}"), || {
+            consul.sessions().len() == unknown
+        });
+        for session in consul.sessions() {
+            consul.ask("PUT", &format!("session/destroy/{session}"), b"");
+        }
     }
 
     #[test]

@@ -12,6 +12,7 @@ FAULT   ignores-conditions   a write is carried out whatever its condition
         repeats-writes       something in front of the server sends each write twice, and passes on the second reply
         is-busy              each third request is refused because there are too many
         fails-at-N           the write N fails with status 500, and is not carried out
+        misdates-N           the reply to the write N is dated an hour ahead
         clock-jumps-N        from the reply to the write N on, the clock is 20 s ahead, as after a pause of the client's host
 """
 
@@ -94,6 +95,10 @@ class Expressions:
         word = words.pop(0)
         if word == "(":
             result = self.any_of(words, item)
+        elif word == "begins_with":
+            words.pop(0)
+            name, value = self.name(words.pop(0)), self.value(words.pop(0))
+            result = item.get(name, {}).get("S", "").startswith(value["S"])
         elif word in ("attribute_exists", "attribute_not_exists"):
             words.pop(0)
             result = (self.name(words.pop(0)) in item) == (word == "attribute_exists")
@@ -257,13 +262,15 @@ class Handler(BaseHTTPRequestHandler):
                     reply = ACTIONS[action](body)
         except Refused as refused:
             status, reply = 400, refused.reply
-        self.reply(status, reply)
+        self.reply(status, reply, action == "UpdateItem")
 
-    def reply(self, status, reply):
+    def reply(self, status, reply, is_write=False):
         text = json.dumps(reply).encode()
         self.send_response_only(status)
         jump = int(fault.removeprefix("clock-jumps-")) if fault and fault.startswith("clock-jumps-") else math.inf
         ahead = 20 if actions["UpdateItem"] >= jump else 0
+        if fault == f"misdates-{actions['UpdateItem']}" and is_write:
+            ahead = 3600
         self.send_header("Date", self.date_time_string(time.time() + ahead))
         self.send_header("Content-Type", "application/x-amz-json-1.0")
         self.send_header("Content-Length", str(len(text)))

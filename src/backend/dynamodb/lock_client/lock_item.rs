@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `ownerName` | the holder |
 //! | `leaseDuration` | its lease in milliseconds, as a text |
-//! | `recordVersionNumber` | a UUID that each change replaces; that client keeps it in a release |
+//! | `recordVersionNumber` | a UUID that each change replaces; that client keeps it in a release. That of a dlock has a [mark](MARK) |
 //! | `isReleased` | there once the lock is released; that client may delete the item instead |
 //! | `dlockEnds` | when the lease of a dlock ends, in seconds since 1970 by the store's clock |
 
@@ -16,6 +16,10 @@ use sha2::{Digest, Sha256};
 use crate::backend::ledger::document::leased_gate::{Identity, identity_in};
 use crate::lock::Holder;
 use crate::{hex, random};
+
+/// What the versions of dlock begin with, and no UUID does: an item of another format may have the same attributes, as that of
+/// `cirello.io/dynamolock`, whose lease is `20s`.
+const MARK: &str = "dlock";
 
 /// What was found under the key of a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,12 +94,12 @@ impl Item {
     /// Returns the same hold with another lease.
     pub fn extended(&self, lease: Duration, ends: Duration) -> Item {
         let (lease, ends) = (whole_millis(lease), Some(Duration::from_secs(ends.as_secs())));
-        Item { lease, ends, version: uuid(), ..self.clone() }
+        Item { lease, ends, version: new_version(), ..self.clone() }
     }
 
     /// Returns the same hold as it is when it was released.
     pub fn released(&self) -> Item {
-        Item { is_released: true, version: uuid(), ..self.clone() }
+        Item { is_released: true, version: new_version(), ..self.clone() }
     }
 
     /// Returns the holder, whose version was seen for this long.
@@ -109,8 +113,8 @@ impl Item {
         }
     }
 
-    /// Returns the expressions that write the item in the place of another; `None` stands for no item, or a released one, in a
-    /// table with this key.
+    /// Returns the expressions that write the item in the place of another; `None` stands for no item, or one that a dlock has
+    /// released, in a table with this key.
     pub fn request(&self, before: Option<&Item>, key: &str) -> Value {
         let text = |text: &str| json!({ "S": text });
         let mut values = json!({
@@ -130,7 +134,8 @@ impl Item {
         }
         let condition = match before {
             None => {
-                "attribute_not_exists(#key) OR (isReleased = :one AND attribute_exists(recordVersionNumber))"
+                values[":mark"] = text(MARK);
+                "attribute_not_exists(#key) OR (isReleased = :one AND begins_with(recordVersionNumber, :mark))"
             }
             Some(before) => {
                 values[":before"] = text(&before.version);
@@ -156,10 +161,10 @@ fn whole_millis(span: Duration) -> Duration {
     Duration::from_millis(u64::try_from(span.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// Returns a new version.
-fn uuid() -> String {
+/// Returns a new version, of the length of a UUID.
+fn new_version() -> String {
     let id = random::id();
-    [&id[..8], &id[8..12], &id[12..16], &id[16..20], &id[20..]].join("-")
+    [&format!("{MARK}{}", &id[MARK.len()..8]), &id[8..12], &id[12..16], &id[16..20], &id[20..]].join("-")
 }
 
 /// Returns what distinguishes the holds of this owner: each instance of that client has a name of its own, unless it is given

@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
+use tokio::time::sleep;
+
 use super::gate::Observation;
 use super::{DocumentStore, Revision, Seen, Shortcut};
 use crate::backend::ledger::driver::{MAX_CONFLICTS, busy_ledger, states};
 use crate::backend::ledger::observed::{Gate, Now, Observed};
+use crate::backend::ledger::polling::stood_still;
 use crate::backend::ledger::store::{
     AnyReply, Decide, Decision, Done, EXHAUSTED, Effect, Purpose, Shape, Watch,
 };
@@ -13,6 +16,9 @@ use crate::backend::ledger::value::Ledger;
 use crate::backend::{Loss, StoreError};
 use crate::clock::Moment;
 use crate::lock::{LockName, LockState, NotedRecord};
+
+/// How long a dlock that has passed the gate has to store its grant before it is taken for another program.
+const GRANTED_WITHIN: Duration = Duration::from_millis(50);
 
 /// The driver of documents.
 #[derive(Debug)]
@@ -122,6 +128,7 @@ impl<V: Clone> Documents<V> {
             shortcut => shortcut,
         };
         let mut observation = None;
+        let (mut is_counted_anew, mut is_kept_out) = (false, false);
         // A release that leaves a gate first needs a fresh ledger: other processes may be inside the hold.
         let leaves_gate_first = has_gate && (!store.swaps_gate() || store.passed(purpose).is_none());
         let may_recall = matches!(purpose, Purpose::Release(_)) && !leaves_gate_first;
@@ -141,23 +148,9 @@ impl<V: Clone> Documents<V> {
                 Some((name.clone(), Seen { ledger, version, now: time, sent, occupants: None }))
             };
             let before = observation.observe(store, name, purpose, seen).await?;
-            let (ledger, value, effect, watch) = loop {
-                let mut ledger = observation.ledger(&before);
-                match (decide(&mut ledger, observation), purpose) {
-                    (Decision::Done { value, effect, watch }, _) => {
-                        if observation.leave(store, purpose, &ledger, effect).await? {
-                            break (ledger, value, effect, watch);
-                        }
-                    }
-                    (Decision::PassGate(mode), Purpose::Claim(claim) | Purpose::Renew(claim)) => {
-                        observation.pass(store, purpose, claim, mode).await?;
-                    }
-                    (Decision::PassGate(_), _) => unreachable!("only a claim and a hold pass the gate"),
-                    (Decision::Exhausted, _) => {
-                        return Err(StoreError::Config(format!("{name}: {EXHAUSTED}")));
-                    }
-                }
-            };
+            let decided =
+                decided(store, observation, name, purpose, &before, decide, &mut is_kept_out).await?;
+            let Some(Decided { ledger, value, effect, watch }) = decided else { continue };
             let is_foreign = watch.iter().any(|event| matches!(event, Watch::Gate(_)));
             let is_subscribed = match effect {
                 Effect::Wait(ticket) => {
@@ -177,6 +170,13 @@ impl<V: Clone> Documents<V> {
                 Some(version).filter(|_| is_current)
             };
             if let Some(version) = stored {
+                let has_lease = matches!(effect, Effect::Hold(_)) || matches!(purpose, Purpose::Renew(_));
+                let is_late = |shown| stood_still(time.clock, Moment::now() - sent, shown);
+                if has_lease && !is_counted_anew && store.shown().is_some_and(is_late) {
+                    // What is stored ends too soon, perhaps it has already. A second time, the clocks of its servers differ.
+                    is_counted_anew = true;
+                    continue;
+                }
                 self.last = known(ledger, version);
                 // Foreign programs send no notifications, but the store may.
                 let is_watched = store.is_notified() && (!is_foreign || store.is_gate_watched());
@@ -185,6 +185,66 @@ impl<V: Clone> Documents<V> {
         }
         Err(busy_ledger(name))
     }
+}
+
+/// What a change makes of a ledger.
+struct Decided {
+    ledger: Ledger,
+    value: AnyReply,
+    effect: Effect,
+    watch: Vec<Watch>,
+}
+
+/// Decides on a ledger as it was read, and passes the gate or leaves it, as the decision needs. Returns `None`, once, for a claim
+/// that is kept out of the gate, perhaps by a dlock whose grant the ledger has shown since.
+///
+/// # Errors
+/// The store could not be queried, or the fencing counter has no next value.
+async fn decided<S: DocumentStore>(
+    store: &mut S,
+    observation: &mut Observation,
+    name: &LockName,
+    purpose: &Purpose,
+    before: &Ledger,
+    decide: &Decide,
+    is_kept_out: &mut bool,
+) -> Result<Option<Decided>, StoreError> {
+    loop {
+        let mut ledger = observation.ledger(before);
+        match (decide(&mut ledger, observation), purpose) {
+            (Decision::Done { value, effect, watch }, _) => {
+                if observation.leave(store, purpose, &ledger, effect).await? {
+                    return Ok(Some(Decided { ledger, value, effect, watch }));
+                }
+            }
+            (Decision::PassGate(mode), Purpose::Claim(claim) | Purpose::Renew(claim)) => {
+                let has_passed = observation.pass(store, purpose, claim, mode).await?;
+                if !has_passed && !*is_kept_out && may_be_another(store, name, before).await? {
+                    *is_kept_out = true;
+                    sleep(GRANTED_WITHIN).await;
+                    return Ok(None);
+                }
+            }
+            (Decision::PassGate(_), _) => unreachable!("only a claim and a hold pass the gate"),
+            (Decision::Exhausted, _) => return Err(StoreError::Config(format!("{name}: {EXHAUSTED}"))),
+        }
+    }
+}
+
+/// Returns whether a dlock may have passed the gate after the ledger was read, which has no holder: its grant is stored next.
+///
+/// # Errors
+/// The store could not be queried.
+async fn may_be_another<S: DocumentStore>(
+    store: &mut S,
+    name: &LockName,
+    ledger: &Ledger,
+) -> Result<bool, StoreError> {
+    if store.lacks_ledgers().is_some() {
+        return Ok(false);
+    }
+    let occupants = store.observe_gate(name, &Purpose::Operate, ledger).await?;
+    Ok(occupants.iter().any(|occupant| occupant.identity.is_some()))
 }
 
 /// Returns the time of the store now: `now` is what its clock showed in the reply to a request that was sent at `sent`.

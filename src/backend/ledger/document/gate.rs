@@ -86,7 +86,11 @@ impl Observation {
         self.now = now;
         self.lacks_ledger = store.lacks_ledgers();
         self.is_read_only = store.is_read_only();
-        if self.lifetime.is_none() || self.has_left {
+        if self.has_left {
+            self.pass_again(store, purpose, &ledger).await?;
+            return Ok(ledger);
+        }
+        if self.lifetime.is_none() {
             return Ok(ledger);
         }
         let claim = purpose.claim();
@@ -109,7 +113,7 @@ impl Observation {
         };
         if is_needed {
             self.occupants = match occupants {
-                None => Some(store.observe_gate(name, purpose).await?),
+                None => Some(store.observe_gate(name, purpose, &ledger).await?),
                 read => read,
             };
         }
@@ -140,6 +144,28 @@ impl Observation {
         Ok(ledger)
     }
 
+    /// Passes the gate again that was left for a release, if a run has entered the hold since that was decided: it relies on the
+    /// gate of the hold. If another program is faster, its next renewal tells it.
+    ///
+    /// # Errors
+    /// The store could not be queried.
+    async fn pass_again<S: DocumentStore>(
+        &mut self,
+        store: &mut S,
+        purpose: &Purpose,
+        ledger: &Ledger,
+    ) -> Result<(), StoreError> {
+        let Some(claim) = purpose.claim() else { return Ok(()) };
+        let mine = ledger.holders.iter().find(|holder| holder.token == claim.token.reveal());
+        let is_inside = |other: &HolderEntry, mine: &HolderEntry| {
+            other.ticket != mine.ticket && other.gate == mine.gate && other.has_owner(self)
+        };
+        if let Some(mine) = mine.filter(|mine| ledger.holders.iter().any(|other| is_inside(other, mine))) {
+            self.has_left = !store.pass_gate(purpose, claim, GateMode::of(mine.mode)).await?;
+        }
+        Ok(())
+    }
+
     /// Returns a copy of the ledger to decide on: without the claim's own hold, if its gate is lost.
     pub(super) fn ledger(&self, before: &Ledger) -> Ledger {
         let mut ledger = before.clone();
@@ -149,7 +175,7 @@ impl Observation {
         ledger
     }
 
-    /// Tries to pass the gate.
+    /// Tries to pass the gate. Returns whether it has passed.
     ///
     /// # Errors
     /// The store could not be queried.
@@ -159,10 +185,10 @@ impl Observation {
         purpose: &Purpose,
         claim: &Claim,
         mode: GateMode,
-    ) -> Result<(), StoreError> {
+    ) -> Result<bool, StoreError> {
         let has_passed = store.pass_gate(purpose, claim, mode).await?;
         self.gate = if has_passed { Gate::Passed(store.passed(purpose)) } else { Gate::Closed };
-        Ok(())
+        Ok(has_passed)
     }
 
     /// Leaves the gate if the claim has passed it, and does not hold the lock in this ledger, or only for the rest of

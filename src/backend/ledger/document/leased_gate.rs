@@ -60,8 +60,8 @@ pub trait LeasedGate {
     /// The store could not be queried.
     fn occupant(&mut self, name: &LockName) -> impl Future<Output = Result<Option<Occupant>, StoreError>>;
 
-    /// Extends a hold, which ends after this lease, or when it would have ended, if that is later. Returns whether it was
-    /// kept until now.
+    /// Extends a hold, which ends after this lease, or later: not before this time by the clock of the ledger. Returns whether it
+    /// was kept until now.
     ///
     /// # Errors
     /// The store could not be queried.
@@ -70,6 +70,7 @@ pub trait LeasedGate {
         name: &LockName,
         identity: Identity,
         lease: Duration,
+        until: Duration,
     ) -> impl Future<Output = Result<bool, StoreError>>;
 
     /// Ends a hold after the `rest` of a minimum hold time, by the clock of the ledger. Returns whether it was kept until now.
@@ -88,6 +89,27 @@ pub trait LeasedGate {
     /// # Errors
     /// The store could not be queried.
     fn take(&mut self, claim: &Claim, own: &[Identity]) -> impl Future<Output = Result<bool, StoreError>>;
+}
+
+/// Returns the lease that a claim needs of a gate. A run nested in a hold has no longer one than that, and the minimum hold time of
+/// a claim may not be in the ledger yet.
+fn lease_of(ledger: &Ledger, purpose: &Purpose, claim: &Claim) -> Duration {
+    let mine = ledger.holders.iter().find(|holder| holder.token == claim.token.reveal());
+    match mine {
+        Some(mine) if mine.ticket != mine.family => mine.lease.unwrap_or(claim.ttl),
+        None if matches!(purpose, Purpose::Claim(_)) => claim.ttl.max(claim.min_hold),
+        _ => claim.ttl,
+    }
+}
+
+/// Returns until when the holds behind a gate need it, besides the lease of this claim.
+fn needed_until(ledger: &Ledger, claim: &Claim, identity: Identity) -> Duration {
+    let behind = ledger.holders.iter().filter(|holder| holder.gate == Some(identity));
+    let needed = behind.flat_map(|holder| {
+        let is_mine = holder.token == claim.token.reveal();
+        [holder.kept_until, holder.lease_ends.filter(|_| !is_mine)]
+    });
+    needed.flatten().max().unwrap_or_default()
 }
 
 /// A passage.
@@ -127,12 +149,15 @@ impl Passages {
         gate: &mut impl LeasedGate,
         name: &LockName,
         purpose: &Purpose,
+        ledger: &Ledger,
     ) -> Result<Vec<Occupant>, StoreError> {
+        let lease = |claim: &Claim| lease_of(ledger, purpose, claim);
+        let until = |claim: &Claim, identity| needed_until(ledger, claim, identity);
         let mine = purpose.claim().map(|claim| ((name.clone(), identity(&claim.token)), claim));
         if let Some((key, claim)) = &mine {
             let passage = self.passage(name, key.1, purpose);
             let is_extended = passage == Some(Passage::Kept) || matches!(purpose, Purpose::Renew(_));
-            if is_extended && gate.extend(name, key.1, claim.ttl).await? {
+            if is_extended && gate.extend(name, key.1, lease(claim), until(claim, key.1)).await? {
                 self.0.insert(key.clone(), Passage::Kept);
                 return Ok(vec![Occupant {
                     identity: Some(key.1),
@@ -149,12 +174,13 @@ impl Passages {
         if let (Purpose::Renew(claim), Some(Occupant { identity: Some(its), .. })) = (purpose, &occupant)
             && claim.outer.iter().any(|outer| identity(outer) == *its)
         {
-            gate.extend(name, *its, claim.ttl).await?;
+            gate.extend(name, *its, lease(claim), until(claim, *its)).await?;
         }
         if let (Some((key, claim)), Some(occupant)) = (mine, &occupant)
             && occupant.identity == Some(key.1)
             // It was passed with this token by another client.
-            && (matches!(purpose, Purpose::Release(_)) || gate.extend(name, key.1, claim.ttl).await?)
+            && (matches!(purpose, Purpose::Release(_))
+                || gate.extend(name, key.1, lease(claim), until(claim, key.1)).await?)
         {
             let known = self.passage(name, key.1, purpose);
             self.0.insert(key, known.unwrap_or(Passage::Kept));

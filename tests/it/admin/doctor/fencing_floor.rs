@@ -1,11 +1,20 @@
 //! `dlock doctor --fencing-floor`: what is refused, and what remains. That tokens grow from there is checked on every
 //! store.
 
+use crate::stores::consul::rights;
+use crate::stores::etcd::users::require_login;
+use crate::support::doctor::init;
+use crate::support::etcd::Etcd;
+use crate::support::kubernetes::{Kubernetes, url_with};
+use crate::support::mariadb::{self, MariaDb};
 use crate::support::place::Place;
+use crate::support::postgres::Postgres;
 use crate::support::redis::Redis;
 use crate::support::resp::Value;
 use crate::support::running::Exit;
 use crate::support::store::Store;
+use crate::support::zookeeper::ZooKeeper;
+use serde_json::json;
 
 #[test]
 fn bad_input_is_refused() {
@@ -78,21 +87,60 @@ fn a_raised_counter_does_not_expire() {
     assert!(!expires(), "{:?}", expiry());
 }
 
+/// The user may read what there is; on ZooKeeper, not even that is needed.
 #[test]
-fn a_user_without_rights_is_refused() {
+fn a_user_who_may_not_write_is_refused() {
     let redis = Redis::start();
-    let store = Store::on(&redis);
-    for words in [
-        &["ACL", "SETUSER", "none", "on", ">s3cret", "-@all", "+ping"][..],
-        &["ACL", "SETUSER", "read", "on", ">s3cret", "%R~*", "&*", "+@all"],
-    ] {
-        redis.command(words);
-        let url = format!("redis://{}:s3cret@127.0.0.1:{}/0", words[2], redis.port());
-        let raise =
-            store.place.bare().args(["doctor", "--fencing-floor", "7", "x"]).env("DLOCK_BACKEND", url);
-        let output = raise.output();
-        assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(77), ""), "{words:?}: {output:?}");
-        assert!(output.stderr.starts_with("dlock: x on redis://"), "{}", output.stderr);
-        assert!(!output.stderr.contains("s3cret"), "{}", output.stderr);
+    redis.command(&["ACL", "SETUSER", "none", "on", ">s3cret", "-@all", "+ping"]);
+    redis.command(&["ACL", "SETUSER", "read", "on", ">s3cret", "%R~*", "&*", "+@all"]);
+    for user in ["none", "read"] {
+        assert_may_not(&format!("redis://{user}:s3cret@127.0.0.1:{}/0", redis.port()), &[]);
+    }
+
+    let postgres = Postgres::start();
+    assert_eq!(init(&postgres.url()).exit, Exit::Code(0));
+    postgres.sql("CREATE ROLE viewer LOGIN PASSWORD 's3cret'; GRANT SELECT ON dlock_locks TO viewer");
+    assert_may_not(&postgres.url().replace("postgres@", "viewer:s3cret@"), &[]);
+
+    let mariadb = MariaDb::lent();
+    assert_eq!(init(&mariadb.url()).exit, Exit::Code(0));
+    mariadb.create_user("viewer", "s3cret", &format!("SELECT ON {}.*", mariadb::DATABASE));
+    assert_may_not(&mariadb.url().replace("root@", "viewer@"), &[("MYSQL_PWD", "s3cret")]);
+
+    let etcd = Etcd::start();
+    let viewer = "etcdctl role add viewer\netcdctl role grant-permission viewer --prefix=true read /\netcdctl user add \
+                  viewer:s3cret\netcdctl user grant-role viewer viewer\n";
+    require_login(&etcd, viewer);
+    assert_may_not(&etcd.url(), &[("ETCDCTL_USER", "viewer:s3cret")]);
+
+    let zookeeper = ZooKeeper::start();
+    let mut session = zookeeper.session();
+    session.authenticate("me:mine");
+    session.create_all("/dlock");
+    session.set_acl("/dlock", "auth", "");
+    assert_may_not(&zookeeper.url().replace("//", "//viewer:s3cret@"), &[]);
+
+    let (consul, management) = rights::strict();
+    let reader = rights::token(&consul, &management, &rights::rules().replace("write", "read"));
+    assert_may_not(&consul.url(), &[("CONSUL_HTTP_TOKEN", &reader)]);
+
+    let kubernetes = Kubernetes::start();
+    kubernetes.set_users("s3cret,viewer,get,list,watch\n");
+    let server = json!({"server": format!("http://127.0.0.1:{}", kubernetes.port())});
+    assert_may_not(&url_with(kubernetes.daemon().directory(), &server, &json!({"token": "s3cret"})), &[]);
+}
+
+#[track_caller]
+fn assert_may_not(url: &str, variables: &[(&str, &str)]) {
+    let raise = Place::new().bare().args(["doctor", "--fencing-floor", "7", "x"]).env("DLOCK_BACKEND", url);
+    let raise = variables.iter().fold(raise, |raise, (name, value)| raise.env(name, *value));
+    let output = raise.output();
+    assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(77), ""), "{url}: {}", output.stderr);
+    let (scheme, _) = url.split_once(':').expect("a scheme");
+    assert!(output.stderr.starts_with(&format!("dlock: x on {scheme}:")), "{}", output.stderr);
+    assert_eq!(output.stderr.lines().count(), 1, "{}", output.stderr);
+    let secrets = variables.iter().map(|(_, value)| value.rsplit(':').next().expect("a secret"));
+    for secret in secrets.chain(["s3cret"]) {
+        assert!(!output.stderr.contains(secret), "{}", output.stderr);
     }
 }

@@ -21,23 +21,25 @@ const LOCKS: usize = 2;
 const ENOUGH: usize = 2 * LOCKS;
 /// ... and by how much a busy machine may extend the test until they have.
 const EXTENSION: Duration = Duration::from_secs(120);
+/// The shortest lease of most stores.
+const TTL: &[&str] = &["--ttl", "10s"];
 /// Time limit for the last of them.
 const DRAIN: Duration = Duration::from_secs(90);
 
-/// Starts a run on a random lock. Its command takes a lock of the kernel's, which it and its descendants keep until they
-/// are dead, and notes if another command has it.
-fn start(place: &Place, url: &str, ttl: &str, draw: &mut Rng) -> Running {
+/// Starts a run on a random lock. Its command takes a lock of the kernel's, one for each slot, which it and its descendants keep
+/// until they are dead, and notes if another command has it.
+fn start(place: &Place, url: &str, options: &[&str], draw: &mut Rng) -> Running {
     let name = NAMES[draw.between(0, LOCKS - 1)];
     let work = draw.between(50, 5000);
     let text = format!(
-        "flock -n -E 99 witness.{name} sh -c 'echo {name} >>ran; sleep {}.{:03}'; [ $? != 99 ] || echo {name} >>overlapped",
+        "flock -n -E 99 witness.{name}.$DLOCK_SLOT sh -c 'echo {name} >>ran; sleep {}.{:03}'; [ $? != 99 ] || echo {name} >>overlapped",
         work / 1000,
         work % 1000
     );
     let wait = ["0", "1s", "30s"][draw.between(0, 2)];
     let min_hold = ["0", "2s"][draw.between(0, 1)];
-    let options = ["-q", "--ttl", ttl, "--wait", wait, "--min-hold", min_hold];
-    place.run().backend(url).args(options).name(name).sh(&text).spawn()
+    let run = place.run().backend(url).args(options).args(["-q", "--wait", wait, "--min-hold", min_hold]);
+    run.name(name).sh(&text).spawn()
 }
 
 #[track_caller]
@@ -51,7 +53,7 @@ fn nothing_overlaps_on_memcached() {
     let memcached = crate::support::memcached::Memcached::start();
     let is_free = |name: &str| memcached.get(&format!("dlock:{name}")).is_none();
     let at = |port| format!("memcached://127.0.0.1:{port}");
-    assert_nothing_overlaps(memcached.port(), at, "3s", is_free, |_| {});
+    assert_nothing_overlaps(memcached.port(), at, &["--ttl", "3s"], is_free, |_| {});
 }
 
 #[test]
@@ -59,21 +61,43 @@ fn nothing_overlaps_on_consul() {
     let consul = crate::support::consul::Consul::lent();
     let is_free = |name: &str| consul.holder(&format!("dlock/{name}/.lock")).is_none();
     let at = |port| format!("consul://127.0.0.1:{port}");
-    assert_nothing_overlaps(consul.port(), at, "10s", is_free, |_| {});
+    assert_nothing_overlaps(consul.port(), at, TTL, is_free, |_| {});
+}
+
+/// No two commands have the same slot.
+#[test]
+fn nothing_overlaps_in_a_slot_of_a_semaphore_on_consul() {
+    let consul = crate::support::consul::Consul::lent();
+    let is_free = |name: &str| consul.value(&format!("dlock/{name}/.lock")).is_none();
+    let at = |port| format!("consul://127.0.0.1:{port}?recipe=semaphore");
+    let options = ["--ttl", "10s", "--slots", "2"];
+    assert_nothing_overlaps(consul.port(), at, &options, is_free, |_| {});
 }
 
 #[test]
 fn nothing_overlaps_on_s3() {
     let s3 = S3::lent();
     let at = |port| s3.url_by(&format!("http://127.0.0.1:{port}"));
-    assert_nothing_overlaps(s3.port(), at, "10s", |name| s3.ledger(name).holders.is_empty(), |_| {});
+    assert_nothing_overlaps(s3.port(), at, TTL, |name| s3.ledger(name).holders.is_empty(), |_| {});
 }
 
 #[test]
 fn nothing_overlaps_on_dynamodb() {
     let dynamo = crate::support::dynamodb::Dynamo::lent();
     let is_free = |name: &str| dynamo.ledger(name).holders.is_empty();
-    assert_nothing_overlaps(dynamo.port(), |port| dynamo.url_by(port), "10s", is_free, |_| {});
+    assert_nothing_overlaps(dynamo.port(), |port| dynamo.url_by(port), TTL, is_free, |_| {});
+}
+
+#[test]
+fn nothing_overlaps_on_dynamodb_with_the_items_of_the_java_client() {
+    let dynamo = crate::support::dynamodb::Dynamo::lent();
+    let is_free = |name: &str| {
+        let key = crate::support::dynamodb::key(name);
+        let is_idle = dynamo.ledger_in(&format!("{key}%dlock")).holders.is_empty();
+        is_idle && dynamo.item(&key)["isReleased"]["S"] == "1"
+    };
+    let at = |port| format!("{}&recipe=lock-client", dynamo.url_by(port));
+    assert_nothing_overlaps(dynamo.port(), at, TTL, is_free, |_| {});
 }
 
 #[test]
@@ -93,7 +117,7 @@ fn nothing_overlaps_on_kubernetes() {
             false => server.borrow().daemon().resume(),
         }
     };
-    assert_nothing_overlaps(port, at, "6s", is_free, disturb);
+    assert_nothing_overlaps(port, at, &["--ttl", "6s"], is_free, disturb);
 }
 
 /// Nothing overlaps on the server with this port, by way of another one, and each lock is free in the end. `disturb` stops or
@@ -102,7 +126,7 @@ fn nothing_overlaps_on_kubernetes() {
 fn assert_nothing_overlaps(
     port: u16,
     url_at: impl Fn(u16) -> String,
-    ttl: &str,
+    options: &[&str],
     is_free: impl Fn(&str) -> bool,
     disturb: impl Fn(&mut Rng),
 ) {
@@ -119,7 +143,7 @@ fn assert_nothing_overlaps(
     let goes_on = || begin.elapsed() < span || ran() < ENOUGH && begin.elapsed() < span + EXTENSION;
     while goes_on() {
         while crowd.len() < CROWD {
-            crowd.push(start(&place, &url, ttl, &mut draw));
+            crowd.push(start(&place, &url, options, &mut draw));
         }
         std::thread::sleep(draw.millis(20, 500));
         match draw.between(0, 7) {

@@ -81,40 +81,8 @@ where
         Some(format!("dynamodb://somebody:{secret}@127.0.0.1/p?endpoint=http://127.0.0.1:1"))
     }
 
-    fn has_leases(&self) -> bool {
-        true
-    }
-
-    fn ttl(&self, seconds: u64) -> String {
-        format!("{}s", seconds.max(10))
-    }
-
-    /// The rest of a second, and two more.
-    fn rounding(&self) -> Duration {
-        Duration::from_secs(3)
-    }
-
-    fn end_of_lease(&self, ttl: Duration) -> Duration {
-        ttl + self.rounding()
-    }
-
-    fn detects_dead_waiters(&self) -> bool {
-        false
-    }
-
-    /// Five seconds, by a clock that shows whole ones.
-    fn turn_lasts(&self) -> Duration {
-        Duration::from_millis(3900)
-    }
-
-    /// The next waiter looks once in two seconds, and again five seconds later.
-    fn turn_passes(&self) -> Duration {
-        Duration::from_secs(8)
-    }
-
-    fn has_own_items(&self) -> bool {
-        false
-    }
+    super::polled::dated_leases!(10);
+    super::polled::polled_turns!();
 
     fn delete(&mut self, name: &str) {
         Dynamo::delete(self, &key(name));
@@ -156,10 +124,6 @@ where
 
     fn wipe(&mut self) {
         Dynamo::wipe(self);
-    }
-
-    fn own_items(&self, _: &[&str]) -> Vec<String> {
-        Vec::new()
     }
 }
 

@@ -38,30 +38,7 @@ impl Rig for KubernetesRig {
         None
     }
 
-    fn has_leases(&self) -> bool {
-        true
-    }
-
-    fn ttl(&self, seconds: u64) -> String {
-        format!("{}s", seconds.max(5))
-    }
-
-    /// The rest of a second, and two more.
-    fn rounding(&self) -> Duration {
-        Duration::from_secs(3)
-    }
-
-    fn end_of_lease(&self, ttl: Duration) -> Duration {
-        ttl + self.rounding()
-    }
-
-    fn detects_dead_waiters(&self) -> bool {
-        false
-    }
-
-    fn has_own_items(&self) -> bool {
-        false
-    }
+    super::polled::dated_leases!(5);
 
     fn delete(&mut self, name: &str) {
         self.server.delete(&key(name));
@@ -107,10 +84,6 @@ impl Rig for KubernetesRig {
 
     fn wipe(&mut self) {
         self.server.wipe();
-    }
-
-    fn own_items(&self, _: &[&str]) -> Vec<String> {
-        Vec::new()
     }
 }
 

@@ -55,34 +55,8 @@ impl Rig for LockClientRig {
         Some(with(&url, "recipe=lock-client"))
     }
 
-    fn has_leases(&self) -> bool {
-        true
-    }
-
-    fn ttl(&self, seconds: u64) -> String {
-        format!("{}s", seconds.max(10))
-    }
-
-    /// The rest of a second, and two more.
-    fn rounding(&self) -> Duration {
-        Duration::from_secs(3)
-    }
-
-    fn end_of_lease(&self, ttl: Duration) -> Duration {
-        ttl + self.rounding()
-    }
-
-    fn detects_dead_waiters(&self) -> bool {
-        false
-    }
-
-    fn turn_lasts(&self) -> Duration {
-        Duration::from_millis(3900)
-    }
-
-    fn turn_passes(&self) -> Duration {
-        Duration::from_secs(8)
-    }
+    super::polled::dated_leases!(10);
+    super::polled::polled_turns!();
 
     fn has_slots(&self) -> bool {
         false
@@ -90,10 +64,6 @@ impl Rig for LockClientRig {
 
     fn has(&self, mode: Mode) -> bool {
         mode == Mode::Exclusive
-    }
-
-    fn has_own_items(&self) -> bool {
-        false
     }
 
     fn delete(&mut self, name: &str) {
@@ -148,10 +118,6 @@ impl Rig for LockClientRig {
 
     fn wipe(&mut self) {
         self.server.wipe();
-    }
-
-    fn own_items(&self, _: &[&str]) -> Vec<String> {
-        Vec::new()
     }
 }
 

@@ -1,6 +1,57 @@
 //! The checks of a store whose waiters read the ledger once or twice a second, whose leases count whole seconds, and where no
 //! other program has locks: of the checks that wait for either, one of each kind is made.
 
+/// What the rig of such a store answers alike, with the shortest lease in seconds.
+macro_rules! dated_leases {
+    ($shortest:literal) => {
+        fn has_leases(&self) -> bool {
+            true
+        }
+
+        fn ttl(&self, seconds: u64) -> String {
+            format!("{}s", seconds.max($shortest))
+        }
+
+        /// The rest of a second, and two more.
+        fn rounding(&self) -> std::time::Duration {
+            std::time::Duration::from_secs(3)
+        }
+
+        fn end_of_lease(&self, ttl: std::time::Duration) -> std::time::Duration {
+            ttl + self.rounding()
+        }
+
+        fn detects_dead_waiters(&self) -> bool {
+            false
+        }
+
+        fn has_own_items(&self) -> bool {
+            false
+        }
+
+        fn own_items(&self, _: &[&str]) -> Vec<String> {
+            Vec::new()
+        }
+    };
+}
+pub(super) use dated_leases;
+
+/// What the rig of such a store without watches answers alike.
+macro_rules! polled_turns {
+    () => {
+        /// Five seconds, by a clock that shows whole ones.
+        fn turn_lasts(&self) -> std::time::Duration {
+            std::time::Duration::from_millis(3900)
+        }
+
+        /// The next waiter looks once in two seconds, and again five seconds later.
+        fn turn_passes(&self) -> std::time::Duration {
+            std::time::Duration::from_secs(8)
+        }
+    };
+}
+pub(super) use polled_turns;
+
 /// The tests of such a store.
 macro_rules! polled {
     ($rig:path) => {

@@ -3,8 +3,9 @@
 use crate::stores::conformance::client::Client;
 use crate::stores::conformance::rig::on_one_thread;
 use crate::support::SOON;
-use crate::support::consul::Consul;
+use crate::support::consul::{Consul, SEMAPHORE_FLAGS, path};
 use crate::support::place::Place;
+use crate::support::proxy::Proxy;
 use crate::support::running::Exit;
 use crate::support::wait::{throughout, until};
 use dlock::backend::Renewal;
@@ -95,6 +96,30 @@ fn the_key_of_a_semaphore_is_refused_and_left_alone() {
     assert!(!semaphore.status.success() && semaphore.stdout.is_empty(), "{semaphore:?}");
     drop(run.take_stdin());
     assert_eq!(run.wait().outcome(), (Exit::Code(0), "ready\n", ""));
+}
+
+/// Locking a key does not look at what it is.
+#[test]
+fn a_key_that_another_program_has_made_after_the_read_is_refused_and_left_alone() {
+    let (place, consul) = (Place::new(), Consul::lent());
+    for flags in [SEMAPHORE_FLAGS, 0] {
+        let proxy = Proxy::to(consul.port());
+        // The keys are read, and the session is made.
+        proxy.hold_reply_after(1);
+        let run = place.run().backend(format!("consul://127.0.0.1:{}", proxy.port()));
+        let mut run = run.args(["--wait", "1m"]).sh("echo ran").spawn();
+        until(SOON, "a session", || proxy.is_holding());
+        let key = format!("kv/{}?flags={flags}", path("dlock/x/.lock"));
+        assert_eq!(consul.ask("PUT", &key, b"{}").0, 200);
+        let before = consul.ask("GET", "kv/dlock/x/.lock", b"");
+        proxy.heal();
+        let output = run.wait();
+        assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(78), ""), "{}", output.stderr);
+        assert!(output.stderr.contains("is not that of a lock"), "{}", output.stderr);
+        assert_eq!(consul.ask("GET", "kv/dlock/x/.lock", b""), before);
+        assert_eq!(consul.sessions(), [""; 0], "a session was left");
+        assert!(consul.wipe());
+    }
 }
 
 /// The session of a foreign client is not taken for that of the outer hold, and not ended with the inner one.

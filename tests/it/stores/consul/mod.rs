@@ -9,6 +9,6 @@ mod faults;
 mod leaders;
 mod proxies;
 mod requests;
-mod rights;
+pub mod rights;
 mod semaphore;
 mod sockets;

@@ -10,7 +10,7 @@ use crate::support::wait::eventually;
 use serde_json::{Value, json};
 
 /// A server that denies everything without a token, and the token that may manage it.
-fn strict() -> (Consul, String) {
+pub fn strict() -> (Consul, String) {
     let settings = json!({"acl": {"enabled": true, "default_policy": "deny"}});
     let consul = Consul::start_with(&settings, None);
     let token = eventually(SOON, "the first token", || {
@@ -22,7 +22,7 @@ fn strict() -> (Consul, String) {
 }
 
 /// A token with these rules.
-fn token(consul: &Consul, management: &str, rules: &str) -> String {
+pub fn token(consul: &Consul, management: &str, rules: &str) -> String {
     let ask = |path: &str, body: &Value| {
         let (status, reply) = consul.ask_as(management, "PUT", path, body.to_string().as_bytes());
         assert_eq!(status, 200, "{reply}");
@@ -34,7 +34,7 @@ fn token(consul: &Consul, management: &str, rules: &str) -> String {
 }
 
 /// The rules in what `dlock doctor --policy` prints.
-fn rules() -> String {
+pub fn rules() -> String {
     let output = Dlock::bare().args(["doctor", "-q", "--policy", "-b", "consul://"]).output();
     assert_eq!(output.exit, Exit::Code(0), "{}", output.stderr);
     let (_, rest) = output.stdout.split_once("<<'END'\n").unwrap_or_else(|| panic!("{}", output.stdout));

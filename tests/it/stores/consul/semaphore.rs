@@ -10,6 +10,7 @@ use crate::support::process;
 use crate::support::running::{Exit, Running};
 use crate::support::wait::{throughout, until};
 use dlock::backend::Renewal;
+use dlock::backend::ledger::Ledger;
 use dlock::lock::Mode;
 use serde_json::{Value, json};
 use std::process::Stdio;
@@ -133,6 +134,33 @@ fn the_slot_of_a_killed_foreign_holder_is_free_when_its_session_has_ended() {
     drop(waiter.take_stdin());
     waiter.wait();
     let_end(own);
+}
+
+/// Its dlock may be paused, or its clock may be behind: the session still has its slot.
+#[test]
+fn the_slot_of_a_hold_that_was_not_renewed_is_given_to_nobody_until_its_session_ends() {
+    let consul = Consul::lent();
+    let mut late = holder(&consul, 3);
+    let mut ledger = Ledger::parse(consul.value(LEDGER).unwrap().as_bytes()).unwrap();
+    assert_eq!(ledger.holders[0].slot, Some(0));
+    ledger.holders[0].lease_ends = Some(Duration::from_secs(1));
+    assert_eq!(consul.ask("PUT", &format!("kv/{}", path(LEDGER)), &ledger.to_json()).0, 200);
+    let slot = || {
+        let mut run = run(&consul, 3).stdin(Stdio::piped()).sh("echo slot $DLOCK_SLOT; exec cat").spawn();
+        run.await_stdout("slot ");
+        run
+    };
+    let mut others = [slot(), slot()];
+    let excluded = run(&consul, 3).sh("echo ran").output();
+    assert_eq!((excluded.exit, excluded.stdout.as_str()), (Exit::Code(75), ""), "{}", excluded.stderr);
+    drop(late.take_stdin());
+    late.wait();
+    let mut slots = others.each_mut().map(|run| {
+        drop(run.take_stdin());
+        run.wait().stdout
+    });
+    slots.sort();
+    assert_eq!(slots, ["slot 1\n", "slot 2\n"]);
 }
 
 #[test]

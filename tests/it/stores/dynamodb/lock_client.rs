@@ -1,6 +1,8 @@
 //! `recipe=lock-client`, beside the requests that AWS's lock client for Java sends. What it has in common with the gates of other
 //! stores is in the conformance suite.
 
+mod races;
+
 use crate::stores::conformance::client::Client;
 use crate::stores::conformance::rig::on_one_thread;
 use crate::support::SOON;
@@ -201,6 +203,12 @@ fn an_item_of_another_kind_is_never_overwritten() {
     for another in [
         json!({"ownerName": {"S": "java"}, "recordVersionNumber": {"S": "1"}}),
         json!({"isReleased": {"S": "1"}}),
+        // Of cirello.io/dynamolock, a client for Go.
+        json!({"ownerName": {"S": "go"}, "leaseDuration": {"S": "20s"}, "recordVersionNumber": {"S": "1"}}),
+        json!({
+            "ownerName": {"S": "go"}, "leaseDuration": {"S": "20s"}, "recordVersionNumber": {"S": "1"},
+            "isReleased": {"S": "1"}, "data": {"B": "AQI="},
+        }),
         json!({"version": {"S": "1"}, "ledger": {"S": "{\"format\":1,\"fencing_token\":1}"}}),
     ] {
         server.put(&key("x"), another);

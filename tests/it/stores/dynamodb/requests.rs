@@ -64,6 +64,36 @@ fn a_lease_counts_by_the_clock_of_the_server_if_that_of_this_host_stood_still() 
     });
 }
 
+/// It may have been paused after it had read the item, and before it wrote it.
+#[test]
+fn a_decision_is_repeated_if_this_host_stood_still_between_its_read_and_its_write() {
+    let ends = |server: &Dynamo| server.ledger("x").holders[0].lease_ends.expect("a lease");
+    on_one_thread(async {
+        let server = Dynamo::with_fault("clock-jumps-6");
+        let [mut holder, mut waiter] = [(); 2].map(|()| Client::at(&server.url(), "x"));
+        holder.acquire().await;
+        waiter.queue().await;
+        // Its first attempt expects an item without a waiter.
+        holder.release().await;
+        waiter.await_turn().await;
+        assert_eq!(server.count("UpdateItem"), 5, "the next write is the sixth");
+        let least = least_after_a_jump();
+        waiter.claim_turn().await;
+        assert!(ends(&server) >= least, "{:?} is before {least:?}", ends(&server));
+
+        let server = Dynamo::with_fault("clock-jumps-5");
+        let [mut holder, mut waiter] = [(); 2].map(|()| Client::at(&server.url(), "x"));
+        holder.acquire().await;
+        waiter.queue().await;
+        assert_eq!(server.count("UpdateItem"), 3, "a renewal takes the fourth and the fifth");
+        // Otherwise a renewal within a second need not be written.
+        holder.claim.ttl += Duration::from_secs(1);
+        let least = least_after_a_jump();
+        assert!(matches!(holder.renew().await, Renewal::Held { .. }));
+        assert!(ends(&server) >= least, "{:?} is before {least:?}", ends(&server));
+    });
+}
+
 /// The grant is written without a read before it, by the time that an earlier reply has shown.
 #[test]
 fn a_lease_counts_from_the_claim_and_not_from_the_reply_before() {

@@ -24,6 +24,11 @@ fn add_users(etcd: &Etcd, users: &[(&str, String)]) {
         let with_password = format!("user add {user}:secret");
         commands += &policy.stdout.replace(&format!("user add {user}"), &with_password);
     }
+    require_login(etcd, &commands);
+}
+
+/// Runs these commands, each on a line, and requires a login from then on.
+pub fn require_login(etcd: &Etcd, commands: &str) {
     let root = "etcdctl user add root:r; etcdctl user grant-role root root; etcdctl auth enable";
     let mut shell = Command::new("/bin/sh");
     shell.args(["-ec", &format!("{commands}{root}")]);

@@ -88,6 +88,24 @@ fn a_grant_counts_by_the_clock_of_the_server_if_that_of_this_host_stood_still_af
     });
 }
 
+/// A renewal that has found another version is decided on that, which may be some time before it is written.
+#[test]
+fn a_renewal_counts_by_the_clock_of_the_server_if_that_of_this_host_stood_still_after_a_conflict() {
+    let server = Kubernetes::with_fault("clock-jumps-4");
+    on_one_thread(async {
+        let [mut holder, mut waiter] = [(); 2].map(|()| Client::at(&server.url(), "x"));
+        holder.acquire().await;
+        waiter.queue().await;
+        assert_eq!(counts(&server)[1..3], [1, 1], "a renewal takes the third write and the fourth");
+        // Otherwise a renewal within a second need not be written.
+        holder.claim.ttl += Duration::from_secs(1);
+        let least = least_after_a_jump();
+        assert!(matches!(holder.renew().await, Renewal::Held { .. }));
+        let ends = server.ledger("x").holders[0].lease_ends.expect("a lease");
+        assert!(ends >= least, "{ends:?} is before {least:?}");
+    });
+}
+
 /// A new connection, for instance, may take that long.
 #[test]
 fn a_lease_counts_from_the_claim_and_not_from_what_the_watch_has_shown() {

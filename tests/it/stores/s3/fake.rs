@@ -20,6 +20,8 @@ pub enum Fault {
     Conflicts,
     /// Each third request is answered by 429, and not carried out.
     IsBusy,
+    /// From the reply to this request on, its clock is 20 s ahead, as after a pause of the client's host.
+    ClockJumps(u64),
 }
 
 /// Objects and their versions.
@@ -34,7 +36,15 @@ pub fn start(fault: Fault) -> Web {
             *count += 1;
             *count
         };
-        Some(answer(fault, number, &objects, asked))
+        let (status, mut headers, body) = answer(fault, number, &objects, asked);
+        if matches!(fault, Fault::ClockJumps(first) if first <= number) {
+            let ahead = date(SystemTime::now() + Duration::from_secs(20));
+            headers
+                .iter_mut()
+                .filter(|(name, _)| *name == "Date")
+                .for_each(|(_, value)| value.clone_from(&ahead));
+        }
+        Some((status, headers, body))
     })
 }
 

@@ -3,10 +3,13 @@
 use super::fake::{self, Fault, url};
 use crate::stores::conformance::client::Client;
 use crate::stores::conformance::rig::on_one_thread;
+use crate::stores::host_clock::least_after_a_jump;
 use crate::support::web::Web;
+use dlock::backend::ledger::Ledger;
 use dlock::backend::{Attempt, Renewal};
 use futures_util::future::join_all;
 use std::collections::HashMap;
+use std::time::Duration;
 
 fn clients(web: &Web, count: usize) -> Vec<Client> {
     (0..count).map(|_| Client::at(&url(web.port()), "x")).collect()
@@ -29,6 +32,30 @@ fn clients_that_do_not_wait_send_three_requests_each() {
     let mut counts = HashMap::<usize, usize>::new();
     web.asked().iter().for_each(|asked| *counts.entry(asked.connection).or_default() += 1);
     assert!(counts.values().all(|count| *count <= 3), "{counts:?}");
+}
+
+/// It may have been paused after it had read the object, and before it wrote it.
+#[test]
+fn a_decision_is_repeated_if_this_host_stood_still_between_its_read_and_its_write() {
+    on_one_thread(async {
+        for (request, is_renewed) in [(2, false), (4, true)] {
+            let web = fake::start(Fault::ClockJumps(request));
+            let mut holder = Client::at(&url(web.port()), "x");
+            let mut least = least_after_a_jump();
+            holder.acquire().await;
+            if is_renewed {
+                assert_eq!(web.asked().len(), 2, "a renewal takes the third request and the fourth");
+                // Otherwise a renewal within a second need not be written.
+                holder.claim.ttl += Duration::from_secs(1);
+                least = least_after_a_jump();
+                assert!(matches!(holder.renew().await, Renewal::Held { .. }));
+            }
+            let stored = web.asked().into_iter().rfind(|asked| asked.method == "PUT").expect("a write");
+            let ledger = Ledger::parse(&stored.body).expect("a ledger");
+            let ends = ledger.holders[0].lease_ends.expect("a lease");
+            assert!(ends >= least, "{ends:?} is before {least:?}");
+        }
+    });
 }
 
 #[test]

@@ -253,6 +253,7 @@ impl<const GATED: bool> DocumentStore for DocumentClient<GATED> {
         &mut self,
         name: &LockName,
         purpose: &Purpose,
+        _: &Ledger,
     ) -> Result<Vec<Occupant>, StoreError> {
         yield_now().await;
         let now = Instant::now();
