@@ -352,7 +352,7 @@ impl Keyspace {
 /// Whether the key is what remains of an unused lock: its counter, its last outcomes and its last success.
 pub fn is_memory(key: &str) -> bool {
     key.starts_with("dlock#recorded")
-        || ["fencing", "history", "missed", "success"]
+        || ["fencing", "succeeded", "history", "missed", "success"]
             .iter()
             .any(|kind| key.starts_with(&format!("dlock#{kind}:")))
 }

@@ -217,7 +217,7 @@ mod on_redis {
             client.command(&["HSET", "dlock#holder:{dlock:x}", &format!("r:{token}"), &revocation]);
             let waits = format!("x 1 1 99999999999999 0 {}", identity(&text));
             client.command(&["HSET", "dlock#waiters:{dlock:x}", &waiting, &waits]);
-            for list in ["dlock#history:{dlock:x}", "dlock#missed:{dlock:x}"] {
+            for list in ["dlock#succeeded:{dlock:x}", "dlock#history:{dlock:x}", "dlock#missed:{dlock:x}"] {
                 client.command(&["LPUSH", list, &format!("1 {}", record(&text))]);
             }
             let [seen, history] = look(&store);

@@ -110,6 +110,7 @@ fn garbage_in_side_keys_does_not_crash_status() {
     for key in [
         "dlock#queue:{dlock:x}",
         "dlock#waiters:{dlock:x}",
+        "dlock#succeeded:{dlock:x}",
         "dlock#history:{dlock:x}",
         "dlock#missed:{dlock:x}",
     ] {
