@@ -7,6 +7,7 @@
 
 mod doctor;
 mod entry;
+pub mod fleet;
 mod form;
 mod histogram;
 pub mod history;

@@ -14,6 +14,7 @@ mod common_arguments;
 mod configuration;
 mod doctor;
 mod document;
+mod fleet;
 mod history;
 mod overdue;
 mod pool;
@@ -41,6 +42,7 @@ pub use self::command_line::{
 pub use self::common_arguments::{CommonArguments, LogFormat};
 pub use self::configuration::Configuration;
 pub use self::doctor::{DoctorArguments, FloorPlan};
+pub use self::fleet::FleetPlan;
 pub use self::history::{HistoryArguments, HistoryPlan, HistoryStyle};
 pub use self::overdue::{OverduePlan, OverdueStyle};
 pub use self::pool::MOST_NAMES;

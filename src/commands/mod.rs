@@ -10,6 +10,7 @@ pub mod complete;
 pub mod completions;
 pub mod config;
 pub mod doctor;
+mod fleet;
 pub mod history;
 mod hold;
 mod lock_wait;

@@ -3,6 +3,7 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
+use super::fleet::fleet;
 use super::history;
 use super::overdue::overdue;
 use super::selected::{Listed, selected};
@@ -19,6 +20,9 @@ use crate::settings::{MOST_NAMES, StatusArguments, StatusPlan};
 pub fn status(arguments: &StatusArguments) -> Exit {
     if let Some(limits) = arguments.overdue {
         return overdue(arguments, limits);
+    }
+    if arguments.prometheus {
+        return fleet(arguments);
     }
     if arguments.nagios {
         let usage = "--nagios prints what is overdue: did you mean dlock status --nagios --overdue 26h NAME";

@@ -296,7 +296,7 @@ fn fits(metric: &str, value: f64) -> bool {
 
 /// Formats the value of a label: backslash, quote and line feed are escaped. The format has no escape for
 /// other control characters, and names have none; a stray one is replaced visibly.
-fn escaped(value: &str) -> String {
+pub(super) fn escaped(value: &str) -> String {
     let mut text = String::with_capacity(value.len());
     for c in value.chars() {
         match c {

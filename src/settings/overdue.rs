@@ -28,16 +28,8 @@ impl OverduePlan {
     /// # Errors
     /// Contradictions, bad names or none, or a store without a history (64); bad environment or URL (78).
     pub fn new(arguments: &StatusArguments, limits: AgeLimits) -> Result<OverduePlan, Failure> {
-        let others = [
-            ("--history", arguments.history),
-            ("--watch", arguments.watch.is_some()),
-            ("--wide", arguments.wide),
-            ("--exit-code", arguments.exit_code),
-        ];
-        let of_history = arguments.of_history.given();
-        if let Some(other) =
-            others.into_iter().find_map(|(flag, is_given)| is_given.then_some(flag)).or(of_history)
-        {
+        let own = ["--overdue", "--nagios", "--json"];
+        if let Some(other) = arguments.given().into_iter().find(|flag| !own.contains(flag)) {
             return contradiction("--overdue", other);
         }
         let style = match (arguments.nagios, arguments.json) {

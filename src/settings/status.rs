@@ -52,6 +52,10 @@ pub struct StatusArguments {
     #[arg(long, help_heading = "Output")]
     pub nagios: bool,
 
+    /// Print metrics of the locks, also of those with a history only, in the text format of Prometheus
+    #[arg(long, help_heading = "Output")]
+    pub prometheus: bool,
+
     /// Exit with 75 if any of the locks is held
     #[arg(long, help_heading = "Output")]
     pub exit_code: bool,
@@ -69,6 +73,22 @@ pub struct StatusPlan<'a> {
 const SHORTEST_WATCH: Duration = Duration::from_millis(100);
 
 impl StatusArguments {
+    /// Returns the options that are given, besides those of every command.
+    pub(super) fn given(&self) -> Vec<&'static str> {
+        let flags = [
+            (self.history, "--history"),
+            (self.watch.is_some(), "--watch"),
+            (self.wide, "--wide"),
+            (self.exit_code, "--exit-code"),
+            (self.json, "--json"),
+            (self.overdue.is_some(), "--overdue"),
+            (self.nagios, "--nagios"),
+            (self.prometheus, "--prometheus"),
+        ];
+        let given = flags.into_iter().filter_map(|(is_given, flag)| is_given.then_some(flag));
+        given.chain(self.of_history.given()).collect()
+    }
+
     /// Returns the plan of a history, if one is to be shown.
     ///
     /// # Errors

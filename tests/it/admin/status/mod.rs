@@ -7,6 +7,7 @@ mod hostile;
 mod listing;
 mod output;
 mod overdue;
+mod prometheus;
 mod refused;
 mod stale;
 mod watch;

@@ -2,7 +2,7 @@
 
 mod counting;
 mod files;
-mod prometheus;
+pub mod prometheus;
 
 use crate::support::place::Place;
 

@@ -2,7 +2,9 @@
 
 use crate::support::place::Place;
 use crate::support::running::Exit;
+use crate::support::store::Store;
 use std::fs::File;
+use std::io::{Seek, Write};
 use std::process::{Command, Stdio};
 
 fn promtool(args: &[&str]) -> Command {
@@ -19,6 +21,17 @@ fn assert_success(mut command: Command) {
     assert!(output.status.success(), "{command:?}: {text}");
     // A suggestion for a metric is printed, and is not a failure.
     assert!(!text.contains("WARN"), "{text}");
+}
+
+/// Asserts that Prometheus understands these metrics, and has nothing to remark on them.
+#[track_caller]
+pub fn assert_understood(metrics: &str) {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(metrics.as_bytes()).unwrap();
+    file.rewind().unwrap();
+    let mut check = promtool(&["check", "metrics"]);
+    check.stdin(file);
+    assert_success(check);
 }
 
 /// Names are chosen by users, and may contain anything but control characters.
@@ -91,7 +104,10 @@ fn the_alert_rules_query_existing_metrics() {
     let place = Place::new();
     let run = place.run().args(["--metrics-file", "m"]);
     assert_eq!(run.command(["true"]).output().outcome(), (Exit::Code(0), "", ""));
-    let written = place.read("m");
+    let store = Store::file();
+    assert_eq!(store.run().sh("exit 0").output().exit, Exit::Code(0));
+    let shown = store.place.bare().args(["status", "--prometheus", "-b", store.url()]).output();
+    let written = place.read("m") + &shown.stdout;
     let rules = include_str!("../../../../packaging/prometheus/dlock.rules.yml");
     let words = rules.split(|c: char| !(c.is_ascii_alphanumeric() || "_:".contains(c)));
     let asked: Vec<_> = words.filter(|word| word.starts_with("dlock_")).collect();
