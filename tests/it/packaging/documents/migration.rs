@@ -123,3 +123,28 @@ fn the_line_for_etcdctl_lock_excludes_etcdctl() {
     assert_eq!((output.status.code(), sandbox.take_ran()), (Some(0), scripts_of(&row.now)), "{output:?}");
     holder.wait().unwrap();
 }
+
+/// The line is the same in README.md.
+#[test]
+fn a_script_locks_itself_and_runs_once() {
+    let line = |path: &str| {
+        let locks_itself = |block: &super::Block| block.text().contains("exec dlock run");
+        let mut blocks = super::blocks_in(path, "sh").into_iter().filter(locks_itself);
+        blocks.next().unwrap_or_else(|| panic!("no script that locks itself in {path}")).text()
+    };
+    let line = [line("README.md"), line("packaging/manual/pages/migration.7.md")];
+    assert_eq!(line[0], line[1]);
+    let sandbox = Sandbox::new();
+    let script = format!(
+        "#!/bin/sh\n{}\necho \"$*\" >>turns\n[ \"$1\" != again ] && ./lock-itself again\nexit 0\n",
+        line[0]
+    );
+    sandbox.place.write("lock-itself", &script);
+    let output = sandbox.run("chmod +x lock-itself; ./lock-itself one two");
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    // Within its own hold it does not take the lock again.
+    assert_eq!(sandbox.place.read("turns"), "one two\nagain\n");
+    let held = sandbox.run("dlock run job -- env -u DLOCK_NAME -u DLOCK_HELD ./lock-itself three");
+    assert_eq!(held.status.code(), Some(0), "{held:?}");
+    assert_eq!(sandbox.place.read("turns"), "one two\nagain\n", "the lock was held");
+}

@@ -8,7 +8,7 @@ use super::{Block, blocks_in};
 fn the_ci_steps_run() {
     let sandbox = Sandbox::new();
     let steps: Vec<Block> = blocks_in("README.md", "yaml");
-    assert_eq!(steps.len(), 2, "GitHub and GitLab");
+    assert_eq!(steps.len(), 1, "GitHub");
     for block in steps {
         let mut shell = sandbox.shell();
         shell.env("CI", "true");
