@@ -244,6 +244,9 @@ pub struct Claim {
     pub requires_outer_hold: bool,
     /// `--once-per`: grant nothing if a run that began less than this long ago has succeeded.
     pub once_per: Option<Duration>,
+    /// The number of its first queue position, if it had one before: what a run with `--supersede` is measured by, even if it
+    /// has lost that position.
+    pub first_ticket: Option<u64>,
 }
 
 impl Claim {
@@ -259,6 +262,7 @@ impl Claim {
             outer: Vec::new(),
             requires_outer_hold: false,
             once_per: None,
+            first_ticket: None,
         }
     }
 }

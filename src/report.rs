@@ -303,6 +303,7 @@ mod tests {
         let busy = Busy {
             holders: vec![holder],
             more: 0,
+            ticket: None,
             position: None,
             is_outside_queue: false,
             promised: false,

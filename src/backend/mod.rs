@@ -142,6 +142,8 @@ pub trait Backend {
 pub struct Ending<'a> {
     /// The record that is added to the history of the lock, if possible.
     pub record: Option<&'a Record>,
+    /// An earlier attempt may have released the lock and stored the record: it is stored only if the hold is still found.
+    pub is_repeated: bool,
     /// The run counts for `--once-per`, and has held the lock for this long by the clock of its own host. Not stored for
     /// a hold that is lost or revoked.
     pub success: Option<Duration>,
@@ -150,13 +152,13 @@ pub struct Ending<'a> {
 impl<'a> Ending<'a> {
     /// Returns the ending of a run that does not count for `--once-per`.
     pub fn with_record(record: Option<&'a Record>) -> Ending<'a> {
-        Ending { record, success: None }
+        Ending { record, ..Ending::default() }
     }
 
-    /// Returns the same ending without its record, for a release that is repeated: the first one may have stored it.
+    /// Returns the same ending for a release that is repeated.
     #[must_use]
     pub fn repeated(self) -> Ending<'a> {
-        Ending { record: None, ..self }
+        Ending { is_repeated: true, ..self }
     }
 }
 
@@ -194,6 +196,8 @@ pub struct Busy {
     pub more: usize,
     /// The queue position of the claim, from 1.
     pub position: Option<u32>,
+    /// The number that the store has assigned to this position, if it was asked for: later ones are larger.
+    pub ticket: Option<u64>,
     /// The queue takes no further waiter: the claim waits without a place in it.
     pub is_outside_queue: bool,
     /// The lock is free, and it is another waiter's turn: a later attempt will be granted, or find a holder.

@@ -112,11 +112,11 @@ impl<'a> LockWait<'a> {
         let older_holder = OlderHolder::default();
         let mut on_busy = |claim: &Claim, busy: &Busy| {
             self.warn_of_exposure(&line);
-            if self.supersedes_holder {
-                older_holder.note(claim, busy);
-            }
             if is_held_by_ancestor(&claim.name, busy) {
                 return Advice::Leave;
+            }
+            if self.supersedes_holder {
+                older_holder.note(claim, busy);
             }
             match waits {
                 true => line.busy(&claim.name, busy),

@@ -1,6 +1,6 @@
 //! `--supersede=running`: a holder that gave the option too is asked to end, as by `dlock break`.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -9,42 +9,47 @@ use super::within;
 use crate::backend::{Busy, StoreError};
 use crate::identity;
 use crate::lock::{Claim, Identity, LockName, Revocation};
+use crate::random::jitter;
 use crate::settings::StoreTarget;
 
-/// The holder that a waiting run supersedes. A waiter is younger than any holder that it finds.
+/// The average pause before a store that did not reply is asked again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// The holder that a waiting run supersedes: the one that it finds first. Later ones may be younger than the run, if that has
+/// lost its place in the queue meanwhile.
 #[derive(Default)]
 pub(super) struct OlderHolder {
+    /// The run has found a holder.
+    has_looked: Cell<bool>,
     /// The lock, who holds it, and by whom it is superseded; taken when it is being revoked.
     found: RefCell<Option<(LockName, Identity, Identity)>>,
-    /// The holder that was asked to end last.
-    asked: RefCell<Option<Identity>>,
     is_found: Notify,
 }
 
 impl OlderHolder {
-    /// Notes the holder that a claim has found, if it is to be asked to end and was not asked yet.
+    /// Notes the holder that a claim has found first, if it is one that is to end and whose command runs.
     pub(super) fn note(&self, claim: &Claim, busy: &Busy) {
-        let mut holders = busy.holders.iter().filter_map(|holder| holder.identity.as_ref());
-        if let Some(older) = holders.find(|identity| identity.supersedes)
-            && self.asked.borrow().as_ref() != Some(older)
-        {
-            self.asked.replace(Some(older.clone()));
+        if self.has_looked.replace(true) {
+            return;
+        }
+        let running = busy.holders.iter().filter(|holder| holder.ended.is_none());
+        let mut older = running.filter_map(|holder| holder.identity.as_ref());
+        if let Some(older) = older.find(|identity| identity.supersedes) {
             self.found.replace(Some((claim.name.clone(), older.clone(), claim.identity.clone())));
             self.is_found.notify_one();
         }
     }
 
-    /// Asks each holder that is noted to end, over a connection of its own. Never returns. May be dropped at any time.
+    /// Asks the holder that is noted to end, over a connection of its own, until the store has been told. Never returns. May
+    /// be dropped at any time.
     pub(super) async fn revoke_each(&self, target: &StoreTarget) {
-        loop {
-            self.is_found.notified().await;
-            let found = self.found.take();
-            let Some((name, older, newer)) = found else { continue };
-            if revoke(target, &name, &older, &newer).await.is_err() {
-                // The next attempt of the claim notes it again.
-                self.asked.replace(None);
+        self.is_found.notified().await;
+        if let Some((name, older, newer)) = self.found.take() {
+            while revoke(target, &name, &older, &newer).await.is_err() {
+                tokio::time::sleep(RETRY / 2 + jitter(RETRY)).await;
             }
         }
+        std::future::pending().await
     }
 }
 

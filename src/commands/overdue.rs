@@ -36,7 +36,13 @@ async fn check(plan: &OverduePlan) -> Result<Exit, Failure> {
     let locks = read(plan, &mut *store).await.map_err(|error| store_error(display, &error))?;
     let names: Vec<&LockName> = locks.iter().map(|lock| &lock.name).collect();
     let unmatched = plan.selection.unmatched(&names);
-    let overdue = Overdue { store: display, limits: plan.limits, locks: &locks, unmatched: &unmatched };
+    let overdue = Overdue {
+        store: display,
+        limits: plan.limits,
+        locks: &locks,
+        unmatched: &unmatched,
+        notices: &target.notices,
+    };
     print_to_reader(&match plan.style {
         OverdueStyle::Lines => overdue.text(),
         OverdueStyle::Nagios => overdue.nagios(),
@@ -56,7 +62,9 @@ async fn read(plan: &OverduePlan, store: &mut dyn LockAdmin) -> Result<Vec<Check
         let histories = histories(store, names, limit).await?;
         for (lock, history) in seen.locks.into_iter().zip(histories) {
             let last = LastSuccess::of(lock.last_success.as_ref(), &history);
-            if last.is_some() || selection.names.contains(&lock.name) {
+            // What a pattern matches need not be a job; but one that has failed for that long should have succeeded.
+            let is_job = last.is_some() || plan.limits.is_exceeded_by_failures(&history, seen.now_ms);
+            if is_job || selection.names.contains(&lock.name) {
                 checked.push(plan.limits.check(lock.name, last, seen.now_ms));
             }
         }

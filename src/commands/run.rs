@@ -216,21 +216,23 @@ impl Run<'_> {
         let plan = self.plan;
         let supersedes = plan.settings.supersede.is_some();
         let identity = identity::of_this_process(plan.program.file_name(), plan.settings.note());
-        let identity = Identity { supersedes, ..identity };
         let lock = |(index, name): (usize, &LockName)| {
             let next_lock = match plan.wanted {
                 Wanted::All => plan.names.get(index + 1).map(|next| next.as_str().to_owned()),
                 Wanted::Any => None,
             };
             let once_per = plan.settings.once_per.as_ref().map(|known| known.value);
+            let requires_outer_hold = outer.claims(name, plan.target.store.display());
+            // An outer run is not superseded because one inside it would be.
+            let supersedes = supersedes && !requires_outer_hold;
             let claim = Claim {
                 mode: plan.mode,
                 min_hold: plan.settings.min_hold(),
-                identity: Identity { next_lock, ..identity.clone() },
+                identity: Identity { next_lock, supersedes, ..identity.clone() },
                 // Inside a hold the last success would not be looked for.
                 outer: if once_per.is_some() { Vec::new() } else { outer.tokens() },
                 once_per,
-                requires_outer_hold: outer.claims(name, plan.target.store.display()),
+                requires_outer_hold,
                 ..Claim::new(name.clone(), Token::random(), plan.terms.ttl)
             };
             Lock::new(claim, plan.target.store.open())

@@ -123,6 +123,7 @@ pub(super) async fn acquire_with_retries(
     context: &mut WaitContext<'_>,
     maybe_stored: &mut bool,
 ) -> Granted {
+    let mut claim = claim.clone();
     let begin = Moment::now();
     let mut is_first = true;
     let mut failures = 0;
@@ -133,7 +134,7 @@ pub(super) async fn acquire_with_retries(
         let budget = limits.attempt((!is_first).then_some(begin), terms.connect_timeout);
         let attempt_began = Moment::now();
         let mut end = limits.wait_until;
-        let again = match attempt(backend, claim, limits.intent, budget, context.give_up).await {
+        let again = match attempt(backend, &claim, limits.intent, budget, context.give_up).await {
             Err(NoReply::GivenUp { maybe_applied }) => {
                 *maybe_stored |= maybe_applied;
                 return Err(NotGranted::GivenUp);
@@ -148,7 +149,7 @@ pub(super) async fn acquire_with_retries(
                 let Some(late) = validity.filter(|validity| Moment::now() >= validity.start_before) else {
                     return Ok((grant, validity));
                 };
-                clean_up(backend, claim).await;
+                clean_up(backend, &claim).await;
                 if limits.is_retry_expired() {
                     return Err(NotGranted::Failed(too_late(sent, late)));
                 }
@@ -161,7 +162,7 @@ pub(super) async fn acquire_with_retries(
                     return Err(NotGranted::Refused(refusal));
                 }
                 failures = 0;
-                (context.on_refused)(claim, &refusal);
+                (context.on_refused)(&claim, &refusal);
                 SLOTS_PAUSE / 2 + jitter(SLOTS_PAUSE)
             }
             Ok((_, Attempt::NotDue(not_due))) => {
@@ -171,7 +172,8 @@ pub(super) async fn acquire_with_retries(
             Ok((_, Attempt::Busy(busy))) => {
                 *maybe_stored = limits.intent == Intent::Enqueue;
                 failures = 0;
-                let advice = (context.on_busy)(claim, &busy);
+                claim.first_ticket = claim.first_ticket.or(busy.ticket);
+                let advice = (context.on_busy)(&claim, &busy);
                 let turn = match busy.again {
                     Again::Within(left) if busy.promised => left,
                     _ => Duration::ZERO,

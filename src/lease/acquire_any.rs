@@ -273,6 +273,7 @@ mod tests {
             holders: Vec::new(),
             more: 0,
             position: None,
+            ticket: None,
             is_outside_queue: false,
             promised,
             again: Again::Poll,

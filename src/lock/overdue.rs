@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::record::RecordKind;
 use super::{LockName, NotedRecord, Success};
 
 /// The last run under a lock that succeeded. Its time is by the store's clock.
@@ -81,6 +82,15 @@ impl AgeLimits {
         }
     }
 
+    /// Returns whether runs have held the lock before the first limit, without a success that is known.
+    pub fn is_exceeded_by_failures(&self, history: &[NotedRecord], now: u64) -> bool {
+        let held = history
+            .iter()
+            .filter(|(_, record)| record.kind() != RecordKind::Missed && record.outcome == "ran");
+        let oldest = held.map(|(at, record)| at.saturating_sub(record.held_ms.unwrap_or(0))).min();
+        oldest.is_some_and(|began| Duration::from_millis(now.saturating_sub(began)) > self.warning)
+    }
+
     /// Checks a lock at `now`, in ms since 1970.
     pub fn check(&self, name: LockName, last: Option<LastSuccess>, now: u64) -> Checked {
         let age = last.as_ref().map(|last| Duration::from_millis(now.saturating_sub(last.began)));
@@ -138,6 +148,16 @@ mod tests {
         for (age, with_one, with_two) in cases {
             assert_eq!((one.severity(age), two.severity(age)), (with_one, with_two), "{age:?}");
         }
+    }
+
+    #[test]
+    fn a_job_that_only_fails_is_overdue_in_the_end() {
+        let limits = AgeLimits { warning: Duration::from_secs(1), critical: None };
+        let missed = Record { held_ms: None, ..record("missed", 1, 0) };
+        let history = [(5_000, record("failed", 1, 100)), (4_000, record("failed", 1, 100)), (1, missed)];
+        assert!(limits.is_exceeded_by_failures(&history, 4_901));
+        assert!(!limits.is_exceeded_by_failures(&history, 4_900));
+        assert!(!limits.is_exceeded_by_failures(&history[2..], 4_901));
     }
 
     /// A clock that was set back must not make a lock overdue.

@@ -21,6 +21,8 @@ pub struct Overdue<'a> {
     pub locks: &'a [Checked],
     /// The patterns that no lock with a success matches.
     pub unmatched: &'a [String],
+    /// What is to be known of the store, for those who read only this line.
+    pub notices: &'a [String],
 }
 
 impl Overdue<'_> {
@@ -103,6 +105,8 @@ impl Overdue<'_> {
             format!(" oldest={}s;{warning};{critical};0", age.as_secs())
         });
         let counts = format!("locks={} overdue={}", self.locks.len(), problems.len());
+        let notices: String = self.notices.iter().map(|notice| format!("; {}", printable(notice))).collect();
+        let text = format!("{text} on {}{notices}", printable(self.store));
         plugin_line(status, &text, &format!(" | {counts}{}", oldest.unwrap_or_default()))
     }
 
@@ -184,7 +188,7 @@ mod tests {
             .map(|(name, age)| checked(limits, name, age))
             .into();
         let unmatched = ["week*".to_owned()];
-        let overdue = Overdue { store: "s", limits, locks: &locks, unmatched: &unmatched };
+        let overdue = Overdue { store: "s", limits, locks: &locks, unmatched: &unmatched, notices: &[] };
         assert_eq!(
             overdue.text(),
             "a|b: last success of ops@web-1 began 1d3h ago, more than 1d2h ago\n\
@@ -196,14 +200,14 @@ mod tests {
             overdue.nagios(),
             "DLOCK CRITICAL - never: no success is known; old: last success of ops@web-1 began 2d12h ago, more than 2d2h \
              ago; week*: no lock that has succeeded matches; a\\u{7c}b: last success of ops@web-1 began 1d3h ago, more \
-             than 1d2h ago | locks=4 overdue=4 oldest=216000s;93600;180000;0\n"
+             than 1d2h ago on s | locks=4 overdue=4 oldest=216000s;93600;180000;0\n"
         );
         assert_eq!(overdue.exit(), Exit::LONG_OVERDUE);
         let fine = Overdue { locks: &locks[1..2], unmatched: &[], ..overdue };
         assert_eq!((fine.text().as_str(), fine.exit()), ("", Exit::SUCCESS));
         assert_eq!(
             fine.nagios(),
-            "DLOCK OK - fine: last success of ops@web-1 began 3h ago | locks=1 overdue=0 \
+            "DLOCK OK - fine: last success of ops@web-1 began 3h ago on s | locks=1 overdue=0 \
              oldest=10800s;93600;180000;0\n"
         );
     }
@@ -213,9 +217,12 @@ mod tests {
         let limits = AgeLimits { warning: hours(1), critical: None };
         let locks: Vec<Checked> =
             (0..12).map(|number| checked(limits, &format!("job-{number}"), None)).collect();
-        let line = Overdue { store: "s", limits, locks: &locks, unmatched: &[] }.nagios();
+        let line = Overdue { store: "s", limits, locks: &locks, unmatched: &[], notices: &[] }.nagios();
         assert!(line.starts_with("DLOCK WARNING - job-0: no success is known; job-1"), "{line}");
-        assert!(line.ends_with("job-9: no success is known; and 2 more | locks=12 overdue=12\n"), "{line}");
+        assert!(
+            line.ends_with("job-9: no success is known; and 2 more on s | locks=12 overdue=12\n"),
+            "{line}"
+        );
     }
 
     #[test]

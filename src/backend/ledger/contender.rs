@@ -73,9 +73,10 @@ impl<S: Store> Backend for Contender<S> {
         rest: Duration,
         ending: Ending<'a>,
     ) -> TryReply<'a, Release> {
-        let (ours, record, success) = (claim.clone(), ending.record.cloned(), ending.success);
+        let (ours, record) = (claim.clone(), ending.record.cloned());
+        let Ending { success, is_repeated, .. } = ending;
         let decide = move |ledger: &mut _, observed: &dyn super::Observed| {
-            let ending = Ending { record: record.as_ref(), success };
+            let ending = Ending { record: record.as_ref(), success, is_repeated };
             decide::release(ledger, observed, &ours, rest, ending)
         };
         Box::pin(async move {

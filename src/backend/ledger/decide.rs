@@ -9,7 +9,7 @@ use super::observed::{Gate, GateMode, Lifetime, Observed, Turns, is_in_session};
 use super::queue::{Turn, join_queue, leave_queue, turn, wake_first};
 use super::room::Room;
 use super::store::{Decision, Effect, Watch};
-use super::value::{HolderEntry, Ledger};
+use super::value::{HolderEntry, Ledger, WaiterEntry};
 use super::{history, success, view};
 use crate::backend::admin::{Raised, Removal, Revoked};
 use crate::backend::{Attempt, Ending, Intent, Loss, Refusal, Release, Renewal};
@@ -93,7 +93,7 @@ fn calls_others(observed: &dyn Observed) -> bool {
 fn needs_ledger(claim: &Claim) -> bool {
     // Other processes enter the hold, or renew and release what `dlock acquire` has taken.
     let is_for_others = claim.requires_outer_hold || claim.identity.unattended;
-    claim.mode != Mode::Exclusive || claim.once_per.is_some() || is_for_others
+    claim.mode != Mode::Exclusive || claim.once_per.is_some() || claim.identity.supersedes || is_for_others
 }
 
 /// Decides on a renewal. `rest` is what remains of the minimum hold time.
@@ -139,7 +139,7 @@ pub fn renew(
 }
 
 /// Decides on the end of a hold, or of a queue position. With a `rest`, the lock is kept for that long. The record of
-/// the `ending` is added to the history when the hold ends, and its success is stored at once.
+/// the `ending` is added to the history, once, and its success is stored.
 pub fn release(
     ledger: &mut Ledger,
     observed: &dyn Observed,
@@ -147,12 +147,19 @@ pub fn release(
     rest: Duration,
     ending: Ending<'_>,
 ) -> Decision<Release> {
-    // One whose command had ended before has only been kept since.
-    let is_revoked =
-        holder_of(ledger, claim).is_some_and(|mine| mine.revoked.is_some() && mine.ended_at.is_none());
+    let now = observed.now().clock;
+    let mine = holder_of(ledger, claim).filter(|mine| mine.lease_ends.is_none_or(|ends| now < ends));
+    let before = mine.map(|mine| (mine.revoked.is_some(), mine.ended_at.is_some()));
+    let (is_revoked, was_ended) = before.unwrap_or_default();
     let decision = release_hold(ledger, observed, claim, rest, ending.success);
     let Decision::Done { value, .. } = &decision else { return decision };
-    if let (Some(record), false) = (ending.record, matches!(value, Release::NotYet(_))) {
+    // A process that stays for the rest of the minimum hold time is recorded when its command has ended.
+    let is_over = match value {
+        Release::NotYet(_) => holder_of(ledger, claim).is_some_and(|mine| mine.ended_at.is_some()),
+        Release::NotHeld => !ending.is_repeated,
+        _ => true,
+    };
+    if let (Some(record), true) = (ending.record, is_over && !was_ended) {
         let is_lost = matches!(value, Release::NotHeld);
         let interrupted = record.interrupted || record.has_succeeded() && (is_revoked || is_lost);
         add_record(ledger, observed, &Record { interrupted, ..record.clone() });
@@ -322,8 +329,8 @@ fn leave(ledger: &mut Ledger, observed: &dyn Observed, claim: &Claim, attempt: A
     done(attempt, Effect::Leave)
 }
 
-/// Returns a run that has come later than the claim and supersedes it. It is not superseded in turn by one that came even
-/// later: that one supersedes both.
+/// Returns a waiting run that has come later than the claim and supersedes it. Not the order of the queue counts but that in
+/// which both came first: one that was late for its turn has lost its position, and is not the newest by that.
 fn superseding(
     ledger: &Ledger,
     observed: &dyn Observed,
@@ -331,9 +338,11 @@ fn superseding(
     me: Option<usize>,
 ) -> Option<Identity> {
     let me = me.filter(|_| claim.identity.supersedes)?;
-    let mut behind = ledger.waiters[me + 1..].iter();
-    let newer = behind.find(|waiter| waiter.identity.supersedes && waiter.has_owner(observed))?;
-    Some(newer.identity.clone())
+    let first = claim.first_ticket.unwrap_or(ledger.waiters[me].ticket);
+    let mut others = ledger.waiters.iter().enumerate().filter(|(place, _)| *place != me);
+    let is_newer = |waiter: &WaiterEntry| waiter.ticket > first && waiter.identity.supersedes;
+    let newer = others.find(|(_, waiter)| is_newer(waiter) && waiter.has_owner(observed))?;
+    Some(newer.1.identity.clone())
 }
 
 fn refuse(ledger: &mut Ledger, claim: &Claim, refusal: Refusal) -> Decision<Attempt> {

@@ -93,7 +93,8 @@ pub(super) fn busy(
     }
     let position = place.and_then(|place| u32::try_from(place + 1).ok());
     let (is_outside_queue, again) = (observed.is_read_only(), Again::Within(again));
-    (Busy { holders, more, position, is_outside_queue, promised, again }, watch)
+    let ticket = place.map(|place| ledger.waiters[place].ticket);
+    (Busy { holders, more, position, ticket, is_outside_queue, promised, again }, watch)
 }
 
 /// Returns what a waiter watches if its turn follows from the order alone: the last entry ahead of it that excludes it.

@@ -112,7 +112,7 @@ impl Backend for RedisStore {
                 Some(PushEvent::Called) => Change::OurTurn,
                 Some(PushEvent::Next) => Change::Soon(CLAIM_WITHIN),
                 Some(PushEvent::Look) => Change::Soon(CLAIM_WITHIN * 4),
-                Some(PushEvent::Touched) => Change::Touched,
+                Some(PushEvent::Touched | PushEvent::Superseded) => Change::Touched,
                 None => {
                     self.connection = None;
                     Change::Disconnected

@@ -101,6 +101,7 @@ impl RedisStore {
             must_nest: claim.requires_outer_hold,
             once_per: claim.once_per.map(millis),
             supersedes: claim.identity.supersedes,
+            first_ticket: claim.first_ticket.map(|ticket| ticket.to_string()),
             eviction: !self.examined,
             tries_rights: !self.examined && self.location.security.credentials.has_password(),
             as_node: as_node.clone(),
@@ -215,7 +216,8 @@ pub(super) fn release<'a>(
         ScriptSuccess { by: json(&json!({"host": host, "pid": pid, "user": user})), held: millis(held) }
     });
     let (record, history) = (ending.record.map(text_of), keys.history_of(ending.record));
-    let release = Operation::Release { rest: millis(rest), record, history, success };
+    let (rest, is_repeated) = (millis(rest), ending.is_repeated);
+    let release = Operation::Release { rest, record, history, is_repeated, success };
     ScriptRequest::new(release, keys, claim.token.reveal())
 }
 

@@ -441,6 +441,14 @@ local function notify_next(place, me)
   return notified
 end
 
+-- Removes the claim from this position. If it was the head or the second one, others have to watch from now on.
+local function leave(place)
+  leave_queue(token)
+  if place < 2 then
+    notify_next(0, nil)
+  end
+end
+
 -- Calls a waiter, and stores until when it may claim. Returns whether it may have received the message.
 local function call_waiter(id, w)
   if not notify(id, w, 'called') then
@@ -857,6 +865,7 @@ local function busy(place, promised, delivery)
   return {
     outcome = 'busy', kind = what, remaining = rest, position = place, call_remaining = math.max(promised - now, 0),
     now = now, can_be_notified = delivery ~= '0' and delivery ~= '3', holders = count,
+    number = place > 0 and request.supersedes and string.format('%.0f', call('ZSCORE', queue, token) or 0) or nil,
     records = records[1] and records or nil, eviction = eviction_policy()
   }
 end
@@ -865,27 +874,29 @@ local function supersedes(w)
   return string.find(w.who, '"supersedes":true', 1, true) ~= nil
 end
 
--- The first run that has come later than the claim and supersedes it.
+-- The first waiting run that has come later than the claim and supersedes it, wherever it stands: a claim that was late for
+-- its turn has lost its position, and is not the newest by that.
 local function superseding()
-  local place, ids = call('ZRANK', queue, token) + 1, nil
+  local first, place, ids = tonumber(request.first_ticket or call('ZSCORE', queue, token)), 0, nil
   repeat
-    ids = call('ZRANGE', queue, place, place + max_expired - 1)
-    for _, id in ipairs(ids) do
-      local w = read_waiter(id)
+    ids = call('ZRANGE', queue, place, place + max_expired - 1, 'WITHSCORES')
+    for i = 1, #ids, 2 do
+      local w = ids[i] ~= token and tonumber(ids[i + 1]) > first and read_waiter(ids[i])
       if w and w.ends > now and supersedes(w) then
         return w
       end
     end
     place = place + max_expired
-  until #ids < max_expired
+  until #ids < 2 * max_expired
 end
 
--- Notifies the waiters that the claim, which has just joined the queue, supersedes.
-local function notify_superseded()
-  for _, id in ipairs(call('ZRANGE', queue, 0, call('ZRANK', queue, token) - 1)) do
+-- Notifies the waiters that the claim, which has just joined the queue, supersedes: those among the last few ahead of it.
+-- Others find out from their next request.
+local function notify_superseded(place)
+  for _, id in ipairs(place > 0 and call('ZRANGE', queue, math.max(place - max_expired, 0), place - 1) or {}) do
     local w = read_waiter(id)
     if w and supersedes(w) then
-      notify(id, w, 'look')
+      notify(id, w, 'superseded')
     end
   end
 end
@@ -908,13 +919,16 @@ local function claim_in_order()
     if failure then
       return failure
     end
-    local newer = request.supersedes and superseding()
+    local newer, rank = nil, request.supersedes and call('ZRANK', queue, token)
+    if rank then
+      newer = superseding()
+    end
     if newer then
-      leave_queue(token)
+      leave(rank)
       call_next()
       return {outcome = 'superseded', by = newer.who}
-    elseif request.supersedes and not w then
-      notify_superseded()
+    elseif rank and not w then
+      notify_superseded(rank)
     end
     granted_now, promised = turn(token, wants, of)
     if granted_now then
@@ -1038,12 +1052,13 @@ local function release()
     history = side('history')
     record = record and string.gsub(record, '}$', ',"interrupted":true}')
   end
-  record_outcome(record)
+  -- Not if an earlier release, whose reply may be lost, has recorded it: that has ended the hold, or kept it.
+  local was_ended = is_member and string.find(call('GET', members .. token) or '', '"ended":', 1, true)
+  if not was_ended and (is_member or not request.is_repeated) then
+    record_outcome(record)
+  end
   if place then
-    leave_queue(token)
-    if place < 2 then
-      notify_next(0, nil)
-    end
+    leave(place)
   end
   if is_member then
     outcome = rest > 0 and 'kept' or 'released'

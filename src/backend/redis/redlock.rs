@@ -136,9 +136,10 @@ impl RedlockStore {
         rest: Duration,
         ending: Ending<'_>,
     ) -> Replies<Release> {
-        let (claim, record, success) = (claim.clone(), ending.record.cloned(), ending.success);
+        let (claim, record) = (claim.clone(), ending.record.cloned());
+        let Ending { success, is_repeated, .. } = ending;
         self.nodes.request(nodes, Purpose::Other, limit(claim.ttl), async move |node: &mut NodeClient| {
-            node.store.release(&claim, rest, Ending { record: record.as_ref(), success }).await
+            node.store.release(&claim, rest, Ending { record: record.as_ref(), success, is_repeated }).await
         })
     }
 }

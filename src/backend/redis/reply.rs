@@ -147,6 +147,9 @@ pub(super) struct BusyReply {
     pub(super) remaining: f64,
     /// In the queue; 0 if it is not in the queue.
     pub(super) position: u32,
+    /// Of a run with `--supersede`: the number of its queue position.
+    #[serde(default)]
+    pub(super) number: Option<String>,
     /// Of the time for which the lock is reserved for waiters ahead.
     pub(super) call_remaining: u64,
     /// The time of the server since 1970.

@@ -215,7 +215,8 @@ mod tests {
         decide::claim(&mut ledger, &now(NOW), &shared("a"), Intent::TakeNow);
         decide::claim(&mut ledger, &now(NOW + 1_000_000), &shared("b"), Intent::TakeNow);
         decide::claim(&mut ledger, &now(NOW + 2_000_000), &claim("c"), Intent::Enqueue);
-        let ending = Ending { record: Some(&Record::default()), success: Some(Duration::ZERO) };
+        let record = Record::default();
+        let ending = Ending { success: Some(Duration::ZERO), ..Ending::with_record(Some(&record)) };
         decide::release(&mut ledger, &now(NOW + 3_000_000), &shared("a"), Duration::ZERO, ending);
         let values = Values::of(&ledger);
         // A waiter's entry lives for one and a half leases.

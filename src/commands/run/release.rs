@@ -160,7 +160,7 @@ impl Run<'_> {
             // Meanwhile this process may have kept the lock.
             record.held_ms = held_ms.map(|ms| ms + milliseconds(Moment::now() - began));
             record.kept_ms = is_kept.then(|| milliseconds(rest));
-            let ending = Ending { record: Some(&record), success };
+            let ending = Ending { success, ..Ending::with_record(Some(&record)) };
             let ending = if uncertain { ending.repeated() } else { ending };
             let attempt = hold::release(&mut **backend, &lock.claim, rest, ending);
             match within(bound, attempt).await {

@@ -61,8 +61,8 @@ pub(super) struct Case {
     pub(super) nested: Option<bool>,
     pub(super) min_hold: Duration,
     pub(super) once_per: Option<Duration>,
-    /// Whether the runs are those of `--supersede`.
-    pub(super) supersedes: bool,
+    /// Which of the runs are those of `--supersede`, in turns.
+    pub(super) supersedes: &'static [bool],
     /// Whether the script calls waiters although it is not their turn, in case that those ahead are dead.
     pub(super) calls_ahead: bool,
     /// The length of the lease of each client, as a multiple of the shortest.
@@ -77,7 +77,7 @@ pub(super) const CASE: Case = Case {
     nested: None,
     min_hold: Duration::ZERO,
     once_per: None,
-    supersedes: false,
+    supersedes: &[false],
     calls_ahead: false,
     leases: &[1],
 };
@@ -178,7 +178,7 @@ impl<'a> Lockstep<'a> {
             identity: Identity {
                 host: HOSTS[client].to_owned(),
                 pid: 7,
-                supersedes: self.case.supersedes,
+                supersedes: self.case.supersedes[client % self.case.supersedes.len()],
                 ..Identity::default()
             },
             outer: if is_inside { vec![Token::from_text(token(0))] } else { Vec::new() },
@@ -211,6 +211,7 @@ impl<'a> Lockstep<'a> {
                 self.case.nested.is_none()
                     && self.case.modes[*other] == self.case.modes[client]
                     && self.claim(*other).ttl == self.claim(client).ttl
+                    && self.claim(*other).identity.supersedes == self.claim(client).identity.supersedes
             };
             let may_begin = (0..client).filter(is_like).all(|other| state.clients[other].has_begun);
             for request in self.case.requests {
@@ -288,7 +289,7 @@ impl<'a> Lockstep<'a> {
         let record = self.record(state, client, kind);
         let held = state.clients[client].granted_at.map(|at| Duration::from_micros(state.now - at));
         let success = held.filter(|_| claim.once_per.is_some());
-        let ending = Ending { record: Some(&record), success };
+        let ending = Ending { success, ..Ending::with_record(Some(&record)) };
         let floor = FencingToken::new(START + 10_000_000).unwrap();
         ledgers.set(&state.ledger, state.now);
         let mut script = Scripted { interpreter: self.interpreter, server: &mut state.server };

@@ -35,6 +35,8 @@ pub enum PushEvent {
     Next,
     /// The lock's key was changed.
     Touched,
+    /// A later run supersedes this waiter.
+    Superseded,
     /// It is the turn of this waiter.
     Called,
 }
@@ -82,6 +84,7 @@ impl Connection {
                 b"called" => Some(PushEvent::Called),
                 b"next" => Some(PushEvent::Next),
                 b"look" => Some(PushEvent::Look),
+                b"superseded" => Some(PushEvent::Superseded),
                 _ => None,
             },
             _ => None,

@@ -271,6 +271,14 @@ impl RedlockStore {
                 Attempt::Granted(_) | Attempt::NotDue(_) => {}
             }
         }
+        // One node may have what the others do not: a run that has reached none of them, or is gone.
+        let (superseded, refusals): (Vec<_>, Vec<_>) =
+            refusals.into_iter().partition(|refusal| matches!(refusal, Refusal::Superseded(_)));
+        if superseded.len() >= quorum
+            && let Some(refusal) = superseded.into_iter().next()
+        {
+            return Ok(Contention::Refused(refusal));
+        }
         if let Some(refusal) = refusals.iter().find(|refusal| **refusal != Refusal::OuterLost) {
             return Ok(Contention::Refused(refusal.clone()));
         }

@@ -51,7 +51,8 @@ pub(super) fn contention(replies: &[Busy], granted: usize, quorum: usize) -> Con
     positions.sort_unstable();
     let position = positions.len().checked_sub(1).map(|last| positions[last / 2]);
     let again = again(replies, quorum.saturating_sub(granted).max(1), quorum);
-    let busy = Busy { holders, more, position, is_outside_queue: false, promised: false, again };
+    let busy =
+        Busy { holders, more, position, ticket: None, is_outside_queue: false, promised: false, again };
     match has_holder || has_many {
         true => Contention::Held(busy),
         false => Contention::Split(Busy { promised: replies.iter().any(|busy| busy.promised), ..busy }),
@@ -88,7 +89,15 @@ mod tests {
         };
         let (holders, again) =
             (holders.iter().map(holder).collect(), Again::Within(Duration::from_secs(again)));
-        Busy { holders, more: 0, position: None, is_outside_queue: false, promised: false, again }
+        Busy {
+            holders,
+            more: 0,
+            position: None,
+            ticket: None,
+            is_outside_queue: false,
+            promised: false,
+            again,
+        }
     }
 
     fn of(replies: &[Busy], granted: usize) -> (bool, Busy) {

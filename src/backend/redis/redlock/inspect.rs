@@ -10,7 +10,7 @@ use crate::backend::admin::{Inspection, LockAdmin, Raised, Removal, Revoked};
 use crate::backend::diagnosis::Diagnosis;
 use crate::backend::ledger::history::Quota;
 use crate::backend::{Backend, StoreError, TryReply};
-use crate::lock::{FencingToken, Holder, LockName, LockState, NotedRecord, Revocation, Token};
+use crate::lock::{FencingToken, Holder, LockName, LockState, NotedRecord, Record, Revocation, Token};
 
 /// How long a node may take to reply to one request.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -126,12 +126,22 @@ impl LockAdmin for RedlockStore {
             let name = name.clone();
             let replies =
                 self.survey(async move |node: &mut NodeClient| node.store.history(&name).await).await?;
-            let mut records: Vec<NotedRecord> = Vec::new();
-            for record in replies.succeeded().into_iter().flat_map(|(_, records)| records) {
-                if records.iter().all(|(_, known)| *known != record.1) {
-                    records.push(record);
+            // Nodes that did not have the hold have noted its release as interrupted.
+            let same = |one: &Record, other: &Record| {
+                Record { interrupted: other.interrupted, ..one.clone() } == *other
+            };
+            let mut found: Vec<(NotedRecord, usize, usize)> = Vec::new();
+            for noted in replies.succeeded().into_iter().flat_map(|(_, records)| records) {
+                let interrupted = usize::from(noted.1.interrupted);
+                match found.iter_mut().find(|((_, known), ..)| same(known, &noted.1)) {
+                    Some((_, copies, of_them)) => (*copies, *of_them) = (*copies + 1, *of_them + interrupted),
+                    None => found.push((noted, 1, interrupted)),
                 }
             }
+            let merged = |((at, record), copies, of_them): (NotedRecord, usize, usize)| {
+                (at, Record { interrupted: of_them * 2 > copies, ..record })
+            };
+            let mut records: Vec<NotedRecord> = found.into_iter().map(merged).collect();
             records.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
             let mut quota = Quota::default();
             records.retain(|(_, record)| quota.has_room_for(record));

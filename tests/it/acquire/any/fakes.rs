@@ -45,6 +45,7 @@ impl Backend for Fake {
             holders: Vec::new(),
             more: 0,
             position: None,
+            ticket: None,
             is_outside_queue: false,
             promised: false,
             again: Again::Within(SOON),

@@ -91,12 +91,13 @@ fn nagios_reads_one_line_and_programs_an_object() {
     let (text, data) = fine.stdout.split_once(" | ").unwrap();
     assert_eq!(
         (fine.exit, text, fine.stderr.as_str()),
-        (Exit::Code(0), "DLOCK OK - 2 locks succeeded within 1h", "")
+        (Exit::Code(0), format!("DLOCK OK - 2 locks succeeded within 1h on {}", store.url()).as_str(), "")
     );
     assert!(data.starts_with("locks=2 overdue=0 oldest=") && data.ends_with("s;3600;;0\n"), "{data}");
     let critical = overdue(&store, &["1h,2h", "--nagios", "a", "c"]);
-    let text = "DLOCK CRITICAL - c: no success is known | locks=2 overdue=1 oldest=";
-    assert!(critical.stdout.starts_with(text), "{critical:?}");
+    let text =
+        format!("DLOCK CRITICAL - c: no success is known on {} | locks=2 overdue=1 oldest=", store.url());
+    assert!(critical.stdout.starts_with(&text), "{critical:?}");
     assert_eq!((critical.exit, critical.stderr.as_str()), (Exit::Code(2), ""));
     let json = overdue(&store, &["1h", "--json", "a", "c", "z*"]);
     let seen = parse(&json.stdout);

@@ -302,7 +302,7 @@ impl Client {
     }
 
     async fn end(&mut self, success: Option<Duration>) -> Release {
-        let ending = Ending { record: None, success };
+        let ending = Ending { success, ..Ending::default() };
         let patience = self.disturbed().await;
         let asked = Instant::now();
         let mut is_repeated = false;
@@ -399,6 +399,7 @@ pub fn claim(name: &str) -> Claim {
         outer: Vec::new(),
         requires_outer_hold: false,
         once_per: None,
+        first_ticket: None,
         identity: dlock::identity::of_this_process("suite".into(), Some(format!("note of {name}"))),
     }
 }

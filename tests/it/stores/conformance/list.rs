@@ -123,6 +123,7 @@ macro_rules! one_holder_run_checks {
             }
             overdue {
                 the_last_success_outlives_later_failures: Pooling Placement Majority Data Gate;
+                a_success_counts_while_the_minimum_hold_time_lasts: Data Gate;
             }
             loss {
                 a_lost_lock_is_free_when_its_run_has_ended: Failover Majority Data Gate;
@@ -298,6 +299,7 @@ macro_rules! one_holder_trait_checks {
             }
             supersede {
                 older_waiters_leave_to_a_newer_one: Request Majority Data Gate;
+                a_waiter_that_has_lost_its_place_is_not_the_newest: Data Gate;
             }
             nesting {
                 the_last_inner_hold_decides: Request Majority Data Gate;

@@ -158,6 +158,7 @@ super::topics! { MemcachedRig::new;
     supersede {
         a_newer_run_ends_the_older_ones
         older_waiters_leave_to_a_newer_one
+        a_waiter_that_has_lost_its_place_is_not_the_newest
     }
     overdue {
         the_last_success_outlives_later_failures

@@ -293,7 +293,8 @@ fn a_document_in_an_unknown_format_is_not_overwritten_and_stops_no_holder() {
             client.acquire().await;
             shared.plant("x", entries::METADATA, text);
             client.assert_held().await;
-            let ending = Ending { record: Some(&Record::default()), success: Some(Duration::ZERO) };
+            let record = Record::default();
+            let ending = Ending { success: Some(Duration::ZERO), ..Ending::with_record(Some(&record)) };
             let release = client.backend.release(&client.claim, Duration::ZERO, ending).await;
             assert!(matches!(release, Ok(Release::SuccessNotStored(_))), "{release:?}");
             let mut other = Client::new(rig, "x");

@@ -175,9 +175,11 @@ macro_rules! polled {
             supersede {
                 a_newer_run_ends_the_older_ones
                 older_waiters_leave_to_a_newer_one
+                a_waiter_that_has_lost_its_place_is_not_the_newest
             }
             overdue {
                 the_last_success_outlives_later_failures
+                a_success_counts_while_the_minimum_hold_time_lasts
                 a_success_of_a_revoked_hold_does_not_count
             }
             loss {

@@ -46,6 +46,20 @@ pub async fn the_last_success_outlives_later_failures(rig: &mut dyn Rig) {
     }
 }
 
+/// Also where dlock itself keeps the lock for that time.
+pub async fn a_success_counts_while_the_minimum_hold_time_lasts(rig: &mut dyn Rig) {
+    let mut keeper = rig.run().args(["--min-hold", "1h"]).sh("exit 0").spawn();
+    let succeeded = || (overdue(rig, &["1h", "x"]).exit == Exit::Code(0)).then_some(());
+    eventually(SOON, "a success", succeeded);
+    let freed = rig.place().bare().args(["break", "--yes", "x"]).env("DLOCK_BACKEND", rig.url()).output();
+    assert_eq!(freed.exit, Exit::Code(0), "{}", freed.stderr);
+    assert_eq!(keeper.wait().exit, Exit::Code(0));
+    assert_eq!(overdue(rig, &["1h", "x"]).outcome(), (Exit::Code(0), "", ""));
+    let history = rig.open().history(&name("x")).await.unwrap();
+    let runs = history.iter().filter(|(_, record)| record.outcome == "ran");
+    assert_eq!(runs.count(), 1, "it is recorded once: {history:?}");
+}
+
 /// Neither does that of a hold that is gone.
 pub async fn a_success_of_a_revoked_hold_does_not_count(rig: &mut dyn Rig) {
     let record =

@@ -52,3 +52,20 @@ pub async fn a_newer_run_ends_the_older_ones(rig: &mut dyn Rig) {
     assert!(waited.stderr.contains(&line), "{}", waited.stderr);
     assert_eq!(rig.place().read("log"), "newer\n");
 }
+
+/// It was late for its turn, or the reply to its leave was lost: what counts is when it came first.
+pub async fn a_waiter_that_has_lost_its_place_is_not_the_newest(rig: &mut dyn Rig) {
+    let mut owner = Client::new(rig, "x");
+    owner.acquire().await;
+    let (mut older, mut newer) = (superseding(rig, "older"), superseding(rig, "newer"));
+    older.claim.first_ticket = older.queue().await.ticket;
+    assert!(older.claim.first_ticket.is_some());
+    newer.queue().await;
+    older.release().await;
+    match older.wait_in_line().await {
+        Attempt::Refused(Refusal::Superseded(by)) => assert_eq!(by.host, "newer"),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(newer.queue().await.position, Some(1));
+    assert_eq!(rig.waiters("x"), 1);
+}
