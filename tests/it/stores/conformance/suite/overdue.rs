@@ -62,9 +62,9 @@ pub async fn a_success_counts_while_the_minimum_hold_time_lasts(rig: &mut dyn Ri
 
 /// Neither does that of a hold that is gone.
 pub async fn a_success_of_a_revoked_hold_does_not_count(rig: &mut dyn Rig) {
-    let record =
-        Record { outcome: "ran".into(), exit_status: Some(0), held_ms: Some(1), ..Record::default() };
     for (is_revoked, expected) in [(true, RecordKind::Held), (false, RecordKind::Succeeded)] {
+        let (exit_status, held_ms, waited_ms) = (Some(0), Some(1), u64::from(is_revoked));
+        let record = Record { outcome: "ran".into(), exit_status, held_ms, waited_ms, ..Record::default() };
         let mut owner = Client::new(rig, "x");
         owner.acquire().await;
         if is_revoked {
