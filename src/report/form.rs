@@ -2,7 +2,7 @@
 
 use std::io::IsTerminal;
 
-use unicode_width::UnicodeWidthStr;
+use unicode_width::UnicodeWidthChar;
 
 use crate::input;
 
@@ -68,7 +68,7 @@ impl Form {
     pub fn fit(self, text: &str) -> String {
         let Some(width) = self.width else { return text.to_owned() };
         let fit = |line: &str| {
-            if line.width() <= width {
+            if width_of(line) <= width {
                 return format!("{line}\n");
             }
             let indent = line.len() - line.trim_start().len();
@@ -84,6 +84,12 @@ pub fn is_dumb() -> bool {
     input::variable("TERM").is_some_and(|terminal| terminal == "dumb")
 }
 
+/// Returns how many columns a text takes: the sum of those of its characters, as terminals count. A sequence that they draw
+/// as one character, such as an emoji with a selector, has no width of its own, so that a part is never wider than the whole.
+pub(super) fn width_of(text: &str) -> usize {
+    text.chars().filter_map(UnicodeWidthChar::width).sum()
+}
+
 /// Breaks a text between words into lines of this width; the first begins with `first`, the others are indented by as
 /// much.
 pub(super) fn wrapped(text: &str, width: usize, first: &str) -> Vec<String> {
@@ -91,7 +97,7 @@ pub(super) fn wrapped(text: &str, width: usize, first: &str) -> Vec<String> {
     for word in text.split(' ') {
         let line = lines.last_mut().expect("there is a first line");
         let is_empty = line.trim_end().len() == first.trim_end().len() || line.trim().is_empty();
-        if !is_empty && line.width() + 1 + word.width() > width {
+        if !is_empty && width_of(line) + 1 + width_of(word) > width {
             lines.push(format!("{:1$}{word}", "", first.len()));
         } else {
             if !is_empty {

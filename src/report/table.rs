@@ -1,8 +1,8 @@
 //! A table for people: aligned columns, coloured on a terminal.
 
-use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+use unicode_width::UnicodeWidthChar;
 
-use super::form::{Form, Style};
+use super::form::{self, Form, Style};
 use super::printable;
 use crate::lock::LockName;
 
@@ -132,7 +132,7 @@ impl Table {
         };
         let width_of = |column: usize| {
             let cells = self.rows.iter().filter_map(|row| row.get(column));
-            let widest = cells.chain([&self.headings[column]]).map(|cell| cell.text.width()).max();
+            let widest = cells.chain([&self.headings[column]]).map(|cell| form::width_of(&cell.text)).max();
             (column, widest.unwrap_or(0).min(longest(column)))
         };
         let mut columns: Vec<(usize, usize)> = (0..=last).filter(says).map(width_of).collect();
@@ -168,7 +168,7 @@ impl Table {
                     line.push_str(&painted(&shown, cell.colour, form.style));
                     blanks = 0;
                 }
-                blanks += width - shown.width() + GAP;
+                blanks += width.saturating_sub(form::width_of(&shown)) + GAP;
             }
             text.push_str(&cut(&line, room));
             text.push('\n');
@@ -230,6 +230,19 @@ mod tests {
         table.add([Cell::new("a"), Cell::new("held"), Cell::new(&"x".repeat(100))]);
         assert_eq!(table.to_text(form(Some(20))), "LOCK  STATE  NOTE\na     held   xxxxxx…\n");
         assert_eq!(table.to_text(form(Some(12))), "LOCK  STATE…\na     held …\n");
+    }
+
+    /// An emoji with a selector is wider for some than its characters.
+    #[test]
+    fn sequences_of_characters_are_as_wide_as_these() {
+        let clouds = "☁\u{fe0f}".repeat(60);
+        let mut table = Table::new(&["LOCK", "STATE", "NOTE"]);
+        table.add([Cell::new("a"), Cell::new(&clouds), Cell::new("b")]);
+        let blanks = " ".repeat(57);
+        assert_eq!(table.to_text(form(None)), format!("LOCK  STATE{blanks}NOTE\na     {clouds}  b\n"));
+        let cloud = "☁\u{fe0f}";
+        let narrow = format!("LOCK  STATE             NOTE\na     {}…  b\n", cloud.repeat(15));
+        assert_eq!(table.to_text(form(Some(28))), narrow);
     }
 
     #[test]

@@ -6,11 +6,11 @@
 mod axis;
 mod verdict;
 
-use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+use unicode_width::UnicodeWidthChar;
 
 use self::axis::{Axis, Span};
 use self::verdict::Verdict;
-use super::form::{Form, Style, wrapped};
+use super::form::{Form, Style, width_of, wrapped};
 use super::history::{Zone, nothing, time_at};
 use super::table::{Colour, painted};
 use super::{is_dumb, printable};
@@ -78,7 +78,7 @@ fn picture(
     };
     let between = format!("{} to {} ({zone})", time_at(span.from, zone), time_at(span.to, zone));
     text.extend(wrapped(&between, width, "").iter().map(|line| format!("{line}\n")));
-    let widest = records().map(|(_, record)| host(&record.identity.host).width()).max().unwrap_or(0);
+    let widest = records().map(|(_, record)| width_of(&host(&record.identity.host))).max().unwrap_or(0);
     let label = widest.min(width / 4);
     let picture = Picture {
         axis: Axis::new(span, width.saturating_sub(label + GAP).max(1), zone),
@@ -150,7 +150,7 @@ impl Picture {
 
     fn line(&self, label: &str, row: &str) -> String {
         let label = cut(label, self.label, self.glyphs);
-        let blanks = self.label + GAP - label.width();
+        let blanks = (self.label + GAP).saturating_sub(width_of(&label));
         format!("{label}{:blanks$}{row}", "").trim_end().to_owned() + "\n"
     }
 
@@ -221,12 +221,12 @@ fn legend<'a>(records: impl Iterator<Item = &'a NotedRecord>, glyphs: Glyphs) ->
     }
     verdicts.sort_by_key(|verdict| std::cmp::Reverse(verdict.severity()));
     let mut entries: Vec<String> =
-        verdicts.iter().map(|verdict| format!("{}{GLUE}{}", verdict.letter, verdict.word)).collect();
+        verdicts.iter().map(|verdict| format!("{} {}", verdict.letter, verdict.word)).collect();
     entries.extend(
-        [(glyphs.held, "held"), (glyphs.waited, "waited")]
-            .map(|(glyph, word)| format!("{glyph}{GLUE}{word}")),
+        [(glyphs.held, "held"), (glyphs.waited, "waited")].map(|(glyph, word)| format!("{glyph} {word}")),
     );
-    entries.join(&format!("{GLUE} "))
+    let glue = GLUE.to_string();
+    entries.iter().map(|entry| entry.replace(' ', &glue)).collect::<Vec<_>>().join(&format!("{GLUE} "))
 }
 
 /// Returns a line of the legend as it is printed.
@@ -234,18 +234,27 @@ fn unglued(line: &str) -> String {
     line.replace(GLUE, " ").trim_end().to_owned()
 }
 
-/// Returns a text that is no wider than this, with a mark where it was cut.
+/// Returns a text that is no wider than this, with a mark where its middle was cut: names that differ do so at either end.
 fn cut(text: &str, width: usize, glyphs: Glyphs) -> String {
-    if text.width() <= width {
+    if width_of(text) <= width {
         return text.to_owned();
     }
-    let mut used = 1;
-    let taken = text.chars().take_while(|c| {
+    let Some(room) = width.checked_sub(1) else { return String::new() };
+    let head: String = fitting(text.chars(), room.div_ceil(2)).collect();
+    let tail: Vec<char> = fitting(text.chars().rev(), room - width_of(&head)).collect();
+    let tail: String = tail.into_iter().rev().collect();
+    // What belongs to a character that was cut.
+    let tail = tail.trim_start_matches(|c: char| c.width() == Some(0));
+    format!("{head}{}{tail}", glyphs.cut)
+}
+
+/// Returns as many of the characters as fit into this width.
+fn fitting(chars: impl Iterator<Item = char>, width: usize) -> impl Iterator<Item = char> {
+    let mut used = 0;
+    chars.take_while(move |c| {
         used += c.width().unwrap_or(0);
         used <= width
-    });
-    let taken: String = taken.collect();
-    if width == 0 { taken } else { format!("{taken}{}", glyphs.cut) }
+    })
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 
 use std::io::{self, IsTerminal, stdin, stdout};
 use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -20,7 +22,8 @@ const RETURN: Duration = Duration::from_millis(500);
 
 /// The terminal that standard output is. Restored when the value is dropped.
 pub(super) struct Display {
-    is_entered: bool,
+    /// Shared with the hook that a panic calls.
+    is_entered: Arc<AtomicBool>,
     /// The keyboard, if standard input is a terminal too.
     keyboard: Option<Readiness>,
     /// Its settings before the screen was entered.
@@ -35,8 +38,9 @@ impl Display {
             true => (Some(Readiness::of(&stdin())?), Some(tcgetattr(stdin())?)),
             false => (None, None),
         };
-        restore_on_panic(settings.map(Into::into));
-        Ok(Display { is_entered: false, keyboard, settings: None })
+        let is_entered = Arc::new(AtomicBool::new(false));
+        restore_on_panic(is_entered.clone(), settings.map(Into::into));
+        Ok(Display { is_entered, keyboard, settings: None })
     }
 
     /// Whether this job has the terminal. Without job control, every process has it.
@@ -63,15 +67,13 @@ impl Display {
                 self.settings.get_or_insert(before);
             }
         }
-        let was_entered = std::mem::replace(&mut self.is_entered, true);
+        let was_entered = self.is_entered.swap(true, Ordering::Relaxed);
         Ok(if was_entered { "" } else { ENTER })
     }
 
     /// Restores the screen and the settings, if the screen is entered.
     pub(super) fn leave(&mut self) {
-        if std::mem::take(&mut self.is_entered) {
-            let _ = to_stdout(LEAVE, Some(PATIENCE));
-        }
+        restore(&self.is_entered, |leave| _ = to_stdout(leave, Some(PATIENCE)));
         // Another job that has the terminal has settings of its own.
         if let Some(settings) = self.settings.take().filter(|_| self.is_foreground()) {
             let _ = tcsetattr(stdin(), SetArg::TCSANOW, &settings);
@@ -111,7 +113,7 @@ impl Display {
     pub(super) async fn returned(&self) {
         loop {
             tokio::time::sleep(RETURN).await;
-            if !self.is_entered && self.is_foreground() {
+            if !self.is_entered.load(Ordering::Relaxed) && self.is_foreground() {
                 return;
             }
         }
@@ -133,14 +135,44 @@ fn is_hung_up() -> bool {
         || ready[0].revents().is_some_and(|revents| revents.intersects(gone))
 }
 
+/// Has the sequence written that restores the screen, if it is entered. Returns whether it was.
+fn restore(is_entered: &AtomicBool, write: impl FnOnce(&str)) -> bool {
+    let was_entered = is_entered.swap(false, Ordering::Relaxed);
+    if was_entered {
+        write(LEAVE);
+    }
+    was_entered
+}
+
 /// Restores the terminal before the message of a panic, which ends the process without dropping anything.
-fn restore_on_panic(settings: Option<libc::termios>) {
+fn restore_on_panic(is_entered: Arc<AtomicBool>, settings: Option<libc::termios>) {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        let _ = to_stdout(LEAVE, Some(PATIENCE));
-        if let Some(settings) = settings {
+        let was_entered = restore(&is_entered, |leave| _ = to_stdout(leave, Some(PATIENCE)));
+        if let Some(settings) = settings.filter(|_| was_entered) {
             let _ = tcsetattr(stdin(), SetArg::TCSANOW, &Termios::from(settings));
         }
         report(panic);
     }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a panic would write.
+    fn written(display: &Display) -> String {
+        let mut written = String::new();
+        restore(&display.is_entered, |text| written.push_str(text));
+        written
+    }
+
+    #[test]
+    fn only_a_screen_that_was_entered_is_left() {
+        let mut display = Display { is_entered: Arc::default(), keyboard: None, settings: None };
+        assert_eq!(written(&display), "");
+        assert_eq!(display.enter().expect("no terminal is needed"), ENTER);
+        assert_eq!(display.enter().expect("no terminal is needed"), "");
+        assert_eq!([written(&display), written(&display)], [LEAVE, ""]);
+    }
 }

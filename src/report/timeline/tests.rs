@@ -3,6 +3,7 @@
 use super::*;
 use crate::lock::{Identity, LockName, Record};
 use jiff::tz::Offset;
+use std::collections::HashSet;
 
 const MINUTE: u64 = 60_000;
 const HOUR: u64 = 60 * MINUTE;
@@ -207,16 +208,24 @@ fn every_outcome_has_a_letter_of_its_own_and_a_colour() {
         "removed",
         "unheard-of",
     ];
+    let warned = noted("h", 1, |record| (record.exit_status, record.interrupted) = (Some(0), true));
     let records: Vec<NotedRecord> = outcomes
         .iter()
         .map(|outcome| noted("h", 1, |record| record.outcome = (*outcome).into()))
-        .chain([ran("h", 1, 1, 0), ran("h", 1, 1, 1), noted("h", 1, |record| record.signal = Some(9))])
+        .chain([
+            ran("h", 1, 1, 0),
+            ran("h", 1, 1, 1),
+            noted("h", 1, |record| record.signal = Some(9)),
+            warned,
+        ])
         .collect();
+    let letters: HashSet<char> = records.iter().map(|(_, record)| Verdict::of(record).letter).collect();
+    assert_eq!(letters.len(), records.len());
     let text = unglued(&legend(records.iter(), Glyphs::ASCII));
     assert_eq!(
         text,
         "L lost  X removed  B broken  T max_runtime  S signal  E exit  N not_executable  D denied  U unavailable  \
-         ? other  I interrupted  C contended  O ok  R released  A acquired  = held  - waited"
+         ? other  I interrupted  W ok, interrupted  C contended  O ok  R released  A acquired  = held  - waited"
     );
     let histories = [history("x", vec![ran("h", 30, 12, 0), ran("h", 60, 12, 1), contended("h", 90, 12)])];
     let form = Form { style: Style::Coloured, width: Some(WIDTH), is_wide: false };
@@ -255,13 +264,34 @@ fn nothing_is_drawn_of_nothing() {
     );
 }
 
+/// Names that differ only at their ends remain different.
+#[test]
+fn names_are_cut_in_the_middle() {
+    let pods = ["backup-28391234-abcde", "backup-28391234-fghij"];
+    let labels = |width| {
+        let records = pods.map(|pod| ran(pod, 60, 60, 0)).to_vec();
+        let text = drawn(&[history("x", records)], filter(), Some(width), Glyphs::ASCII);
+        let rows = text.split("\nx\n").nth(1).expect("the lock").to_owned();
+        let labels = rows.lines().take(2).map(|row| row.split(' ').next().expect("a label").to_owned());
+        labels.collect::<Vec<_>>()
+    };
+    assert_eq!(labels(84), pods);
+    assert_eq!(labels(80), ["backup-283~234-abcde", "backup-283~234-fghij"]);
+    assert_eq!(labels(40), ["backu~bcde", "backu~ghij"]);
+    let cut = |text: &str, width| cut(text, width, Glyphs::LINES);
+    assert_eq!([cut("abc", 0), cut("abc", 1), cut("abc", 2), cut("abc", 3)], ["", "…", "a…", "abc"]);
+    assert_eq!([cut("a🔒🔒b", 5), cut("a🔒🔒b", 4)], ["a…🔒b", "a…b"]);
+    assert_eq!(cut("abcde\u{301}", 3), "a…e\u{301}");
+    assert_eq!(cut("abcd🔒\u{301}", 3), "a…");
+}
+
 /// Whatever the width and the time, also one that others have written: no line is wider, and the axis has its labels.
 #[test]
 fn every_picture_fits_its_width() {
-    let long = "a-host-with-a-very-long-name-\u{f6}.example.com";
-    for length in
-        [0, 1, 700, 90_000, HOUR, 26 * HOUR, 40 * 24 * HOUR, 4000 * 24 * HOUR, u64::MAX / 2, u64::MAX]
-    {
+    let hosts = ["a-host-with-a-very-long-name-\u{f6}.example.com".to_owned(), "☁\u{fe0f}".repeat(60)];
+    let lengths =
+        [0, 1, 700, 90_000, HOUR, 26 * HOUR, 40 * 24 * HOUR, 4000 * 24 * HOUR, u64::MAX / 2, u64::MAX];
+    for (long, length) in hosts.iter().flat_map(|host| lengths.map(|length| (host, length))) {
         for width in (8..130).chain([500]) {
             let mut records = vec![ran("a", 0, 0, 0), ran(long, 0, 0, 1)];
             records[0].0 = EVENING.saturating_add(length);
@@ -269,9 +299,9 @@ fn every_picture_fits_its_width() {
             let text = drawn(&[history(&name, records)], Filter::default(), Some(width), Glyphs::LINES);
             for line in text.lines().skip(1) {
                 let is_word = !line.contains(' ');
-                assert!(line.width() <= width || is_word, "{width} {length}: {line:?} in\n{text}");
+                assert!(width_of(line) <= width || is_word, "{width} {length}: {line:?} in\n{text}");
             }
-            let label = long.width().min(width / 4);
+            let label = width_of(long).min(width / 4);
             assert!(
                 width < 60
                     || length < 700

@@ -15,12 +15,12 @@ pub(super) struct Verdict {
 }
 
 /// Letters from the worst outcome to the best: where there is room for one, it is the first of these.
-const WORST_FIRST: &str = "LXBTSENDU?ICORA";
+const WORST_FIRST: &str = "LXBTSENDU?IWCORA";
 
 impl Verdict {
     pub(super) fn of(record: &Record) -> Verdict {
         let (letter, word) = match (record.outcome.as_str(), record.exit_status, record.signal) {
-            ("ran", Some(0), _) if record.interrupted => ('I', "interrupted"),
+            ("ran", Some(0), _) if record.interrupted => ('W', "ok, interrupted"),
             ("ran", Some(0), _) => ('O', "ok"),
             ("ran", Some(_), _) => ('E', "exit"),
             ("ran", None, Some(_)) => ('S', "signal"),

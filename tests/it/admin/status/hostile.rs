@@ -8,6 +8,9 @@ use crate::support::store::Store;
 use crate::support::wait::eventually;
 use serde_json::{Value, json};
 
+/// An emoji with a selector, which some take for wider than its characters.
+const CLOUD: &str = "\u{2601}\u{fe0f}";
+
 /// Sets the clipboard, clears the screen, reverses text, adds lines and columns, is too long.
 fn texts() -> Vec<String> {
     let mut texts: Vec<String> = [
@@ -19,6 +22,7 @@ fn texts() -> Vec<String> {
         "\u{e0001}\u{e0041}",
         "\"}]}\\u001b",
         "e\u{301}\u{1F468}\u{200d}\u{1F469}",
+        &CLOUD.repeat(60),
     ]
     .map(str::to_owned)
     .to_vec();
@@ -43,7 +47,7 @@ fn assert_harmless(text: &str) {
 /// Runs status in every form, and returns the JSON of status and of the history.
 #[track_caller]
 fn look(store: &Store) -> [Value; 2] {
-    for args in [&[][..], &["x"], &["--history", "x"]] {
+    for args in [&[][..], &["x"], &["--history", "x"], &["--history", "--timeline", "x"]] {
         let output = status(store).args(args).output();
         assert_eq!((output.exit, output.stderr.as_str()), (Exit::Code(0), ""));
         assert_harmless(&output.stdout);
@@ -63,7 +67,7 @@ fn look(store: &Store) -> [Value; 2] {
 #[track_caller]
 fn look_on_a_terminal(store: &Store) {
     let mut terminal = Terminal::bash(&store.place);
-    for args in ["", "--json", "--history x"] {
+    for args in ["", "--json", "--history x", "--history --timeline x"] {
         let mut shown = terminal.ask(&format!("\"$DLOCK\" status -b '{}' {args}", store.url()));
         assert!(shown.contains(store.url().split('?').next().unwrap()), "{shown}");
         for colour in [0, 31, 32, 33, 36] {
