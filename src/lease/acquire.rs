@@ -60,7 +60,7 @@ pub struct WaitContext<'a> {
     pub on_refused: &'a mut dyn FnMut(&Claim, &Refusal),
     /// Called with each failure of the store that is followed by another attempt, and with the end of these attempts,
     /// if they have one.
-    pub on_failure: &'a mut dyn FnMut(&StoreError, Option<Moment>),
+    pub on_failure: &'a mut dyn FnMut(&Claim, &StoreError, Option<Moment>),
 }
 
 /// How long to wait for the reply to a request in flight after a cancellation.
@@ -208,7 +208,7 @@ pub(super) async fn acquire_with_retries(
                 }
                 failures += 1;
                 if !ask_again && !transient {
-                    (context.on_failure)(&error, limits.retry_until);
+                    (context.on_failure)(claim, &error, limits.retry_until);
                 }
                 end = limits.retry_until.filter(|_| !transient);
                 match (ask_again, transient) {

@@ -90,7 +90,7 @@ async fn first_free<'a>(
             // Nothing is said of a lock that is busy before all are.
             on_busy: &mut |_, _| Advice::Leave,
             on_refused: &mut |_, _| {},
-            on_failure: &mut |_, _| {},
+            on_failure: &mut |_, _, _| {},
             ..*context
         };
         let limits_now = Limits::once();
@@ -208,7 +208,7 @@ async fn wait_for(
         alarm: &alarm,
         on_busy: &mut |claim: &Claim, busy: &Busy| (context.borrow_mut().on_busy)(claim, busy),
         on_refused: &mut |claim, refusal| (context.borrow_mut().on_refused)(claim, refusal),
-        on_failure: &mut |error, until| (context.borrow_mut().on_failure)(error, until),
+        on_failure: &mut |claim, error, until| (context.borrow_mut().on_failure)(claim, error, until),
     };
     let mut backend = lock.backend();
     let (claim, mut maybe_stored) = (&lock.claim, false);

@@ -111,7 +111,7 @@ fn acquire_any_fake(release: Duration) -> (Vec<Rc<State>>, Duration) {
             alarm: &alarm,
             on_busy: &mut |_, _| Advice::Wait,
             on_refused: &mut |_, _| {},
-            on_failure: &mut |_, _| {},
+            on_failure: &mut |_, _, _| {},
         };
         let Ok((held, keepers)) = acquire_any(&locks, &limits, &terms, &mut context).await else {
             panic!("none was granted")
