@@ -113,6 +113,7 @@ impl<'a> LockWait<'a> {
         let mut on_busy = |claim: &Claim, busy: &Busy| {
             self.warn_of_exposure(&line);
             if is_held_by_ancestor(&claim.name, busy) {
+                line.left(&claim.name);
                 return Advice::Leave;
             }
             if self.supersedes_holder {
@@ -120,7 +121,7 @@ impl<'a> LockWait<'a> {
             }
             match waits {
                 true => line.busy(&claim.name, busy),
-                false => line.replied(),
+                false => line.replied(&claim.name),
             }
             Advice::Wait
         };
@@ -130,9 +131,9 @@ impl<'a> LockWait<'a> {
                 line.other_slots(&claim.name, ours, *theirs);
             }
         };
-        let mut on_failure = |error: &StoreError, until: Option<Moment>| {
+        let mut on_failure = |claim: &Claim, error: &StoreError, until: Option<Moment>| {
             self.warn_of_exposure(&line);
-            line.failed(error, until);
+            line.failed(&claim.name, error, until);
         };
         let mut context = WaitContext {
             give_up: &give_up,
@@ -215,7 +216,7 @@ impl<'a> LockWait<'a> {
         let Some(Leaving { why, by, .. }) = leaving else {
             let waited = Moment::now() - begin;
             if let Ok((held, _)) = &granted {
-                line.replied();
+                held.iter().for_each(|held| line.replied(held.name()));
                 drop(line);
                 self.report_granted(held, waited);
             }

@@ -67,7 +67,9 @@ pub fn run(arguments: Box<RunArguments>, guard: Result<ForkedGuard, ForkError>) 
         }
         Err(failure) => {
             let (names, backend) = settings::known(&arguments, readable);
-            (RunReport::new(started, &names, backend), Err(failure))
+            let report = RunReport::new(started, &names, backend);
+            let report = if arguments.any.is_some() { report.of_any() } else { report };
+            (report, Err(failure))
         }
     };
     if let Err(failure) = result {

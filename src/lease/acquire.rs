@@ -60,7 +60,7 @@ pub struct WaitContext<'a> {
     pub on_refused: &'a mut dyn FnMut(&Claim, &Refusal),
     /// Called with each failure of the store that is followed by another attempt, and with the end of these attempts,
     /// if they have one.
-    pub on_failure: &'a mut dyn FnMut(&StoreError, Option<Moment>),
+    pub on_failure: &'a mut dyn FnMut(&Claim, &StoreError, Option<Moment>),
 }
 
 /// How long to wait for the reply to a request in flight after a cancellation.
@@ -105,23 +105,41 @@ pub async fn acquire(
     terms: &Terms,
     context: &mut WaitContext<'_>,
 ) -> Granted {
-    let mut maybe_stored = false;
-    let granted = acquire_with_retries(backend, claim, limits, terms, context, &mut maybe_stored).await;
-    if maybe_stored {
+    let mut left = Left::Nothing;
+    let granted = acquire_with_retries(backend, claim, limits, terms, context, &mut left).await;
+    // A store that hangs is not asked again: dlock is about to end.
+    if left == Left::Perhaps {
         clean_up(backend, claim).await;
     }
     granted
 }
 
-/// Does the same, and leaves it to the caller to remove what is left of a claim that was not granted: `maybe_stored` is set
-/// while an attempt has left a queue position, or perhaps the lock, in the store.
+/// What the attempts for a lock that was not granted have left in the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Left {
+    Nothing,
+    /// A queue position, or perhaps the lock.
+    Perhaps,
+    /// The same, on a store that did not reply to the last request before the acquisition was cancelled.
+    Unanswered,
+}
+
+impl Left {
+    fn add(&mut self, maybe_applied: bool) {
+        if maybe_applied {
+            *self = Left::Perhaps;
+        }
+    }
+}
+
+/// Does the same, and leaves it to the caller to remove what is `left` of a claim that was not granted.
 pub(super) async fn acquire_with_retries(
     backend: &mut dyn Backend,
     claim: &Claim,
     limits: &Limits,
     terms: &Terms,
     context: &mut WaitContext<'_>,
-    maybe_stored: &mut bool,
+    left: &mut Left,
 ) -> Granted {
     let mut claim = claim.clone();
     let begin = Moment::now();
@@ -136,16 +154,16 @@ pub(super) async fn acquire_with_retries(
         let mut end = limits.wait_until;
         let again = match attempt(backend, &claim, limits.intent, budget, context.give_up).await {
             Err(NoReply::GivenUp { maybe_applied }) => {
-                *maybe_stored |= maybe_applied;
+                left.add(maybe_applied);
                 return Err(NotGranted::GivenUp);
             }
             Err(NoReply::Hangs) => {
-                *maybe_stored = false;
+                *left = Left::Unanswered;
                 return Err(NotGranted::GivenUp);
             }
             Ok((sent, Attempt::Granted(grant))) => {
                 let validity = grant.lease.map(|lease| terms.validity(sent, lease));
-                *maybe_stored = false;
+                *left = Left::Nothing;
                 let Some(late) = validity.filter(|validity| Moment::now() >= validity.start_before) else {
                     return Ok((grant, validity));
                 };
@@ -156,7 +174,7 @@ pub(super) async fn acquire_with_retries(
                 jitter(RECONNECT)
             }
             Ok((_, Attempt::Refused(refusal))) => {
-                *maybe_stored = false;
+                *left = Left::Nothing;
                 let may_change = matches!(refusal, Refusal::Slots(_)) && !claim.requires_outer_hold;
                 if !may_change || limits.intent == Intent::TakeNow || is_past(limits.wait_until) {
                     return Err(NotGranted::Refused(refusal));
@@ -166,11 +184,14 @@ pub(super) async fn acquire_with_retries(
                 SLOTS_PAUSE / 2 + jitter(SLOTS_PAUSE)
             }
             Ok((_, Attempt::NotDue(not_due))) => {
-                *maybe_stored = false;
+                *left = Left::Nothing;
                 return Err(NotGranted::NotDue(not_due));
             }
             Ok((_, Attempt::Busy(busy))) => {
-                *maybe_stored = limits.intent == Intent::Enqueue;
+                *left = match limits.intent {
+                    Intent::Enqueue => Left::Perhaps,
+                    Intent::TakeNow => Left::Nothing,
+                };
                 failures = 0;
                 claim.first_ticket = claim.first_ticket.or(busy.ticket);
                 let advice = (context.on_busy)(&claim, &busy);
@@ -200,7 +221,7 @@ pub(super) async fn acquire_with_retries(
                 let StoreError::Unavailable { maybe_applied, .. } = error else {
                     return Err(NotGranted::Failed(error));
                 };
-                *maybe_stored |= maybe_applied;
+                left.add(maybe_applied);
                 // A connection that failed quickly leaves time to ask whether the lock was granted.
                 let ask_again =
                     is_first && maybe_applied && Moment::now() - attempt_began < terms.connect_timeout / 2;
@@ -210,7 +231,7 @@ pub(super) async fn acquire_with_retries(
                 }
                 failures += 1;
                 if !ask_again && !transient {
-                    (context.on_failure)(&error, limits.retry_until);
+                    (context.on_failure)(claim, &error, limits.retry_until);
                 }
                 end = limits.retry_until.filter(|_| !transient);
                 match (ask_again, transient) {
@@ -366,15 +387,15 @@ pub(super) async fn clean_up(backend: &mut dyn Backend, claim: &Claim) {
     remove(backend, claim, CLEAN_UP).await;
 }
 
-/// Removes a claim that was granted.
-pub(super) async fn give_back(backend: &mut dyn Backend, claim: &Claim) {
-    remove(backend, claim, GIVE_BACK).await;
+/// Removes a claim that was granted. Returns whether the store has confirmed that.
+pub(super) async fn give_back(backend: &mut dyn Backend, claim: &Claim) -> bool {
+    remove(backend, claim, GIVE_BACK).await
 }
 
-async fn remove(backend: &mut dyn Backend, claim: &Claim, limit: Duration) {
-    let _ = timeout(limit, async {
+async fn remove(backend: &mut dyn Backend, claim: &Claim, limit: Duration) -> bool {
+    let removed = timeout(limit, async {
         let _ = timeout(limit * 3 / 4, backend.connect()).await;
         backend.release(claim, Duration::ZERO, Ending::default()).await
-    })
-    .await;
+    });
+    matches!(removed.await, Ok(Ok(_)))
 }

@@ -223,6 +223,8 @@ async fn attempt_all<'a>(
 
 /// Releases, concurrently, the locks that were acquired before the acquisition failed.
 pub async fn give_back(locks: impl IntoIterator<Item = &Lock>) {
-    let release = async |lock: &Lock| acquire::give_back(&mut **lock.backend(), &lock.claim).await;
+    let release = async |lock: &Lock| {
+        acquire::give_back(&mut **lock.backend(), &lock.claim).await;
+    };
     join_all(locks.into_iter().map(release)).await;
 }

@@ -7,13 +7,14 @@
 use std::cell::RefCell;
 
 use futures_util::StreamExt;
+use futures_util::future::join;
 use futures_util::stream::FuturesUnordered;
 use tokio_util::sync::CancellationToken;
 
 use super::acquire::{
-    Advice, Granted, Limits, NotGranted, WaitContext, acquire, acquire_with_retries, give_back,
+    Advice, Granted, Left, Limits, NotGranted, WaitContext, acquire, acquire_with_retries, give_back,
 };
-use super::acquire_all::{HeldLock, Keepers, Lock};
+use super::acquire_all::{self, HeldLock, Keepers, Lock};
 use super::keeper::Event;
 use super::validity::Terms;
 use crate::backend::{Busy, Intent, StoreError};
@@ -47,6 +48,9 @@ pub struct NoneGranted<'a> {
 /// A store that fails for one of them is retried for that one as long as the limits allow, while the others are waited
 /// for; when they no longer allow it, the acquisition ends, and so it does when one of the locks is refused.
 ///
+/// If the lock that was granted is lost while the queues of the others are left, the acquisition starts over, as long as the
+/// limits allow.
+///
 /// When it returns, every queue has been left, except on a store that did not reply. Dropping the future may leave
 /// claims and queue positions behind, which expire with their leases; a cancellation removes them.
 pub async fn acquire_any<'a>(
@@ -55,22 +59,44 @@ pub async fn acquire_any<'a>(
     terms: &'a Terms,
     context: &mut WaitContext<'_>,
 ) -> AnyGranted<'a> {
+    loop {
+        match attempt_any(locks, limits, terms, context).await {
+            Ok(granted) => return granted,
+            Err(Lost(lock)) if limits.is_retry_expired() => {
+                let error = StoreError::unreachable("was lost before the command could start");
+                return Err(NoneGranted { lock, why: NotGranted::Failed(error), busy: Vec::new() });
+            }
+            Err(Lost(_)) => {}
+        }
+    }
+}
+
+/// This lock was granted, and was lost before the queues of the others had been left.
+struct Lost<'a>(&'a Lock);
+
+/// Acquires one of the locks, once.
+async fn attempt_any<'a>(
+    locks: &'a [Lock],
+    limits: &Limits,
+    terms: &'a Terms,
+    context: &mut WaitContext<'_>,
+) -> Result<AnyGranted<'a>, Lost<'a>> {
     let mut ends: Vec<Option<NotGranted>> = locks.iter().map(|_| None).collect();
     match first_free(locks, limits, terms, context, &mut ends).await {
         Some(Ok(held)) => {
             let mut keepers = Keepers::empty();
             keepers.add(0, &held, terms);
-            return Ok((held, keepers));
+            return Ok(Ok((held, keepers)));
         }
-        Some(Err(none)) => return Err(none),
+        Some(Err(none)) => return Ok(Err(none)),
         None => {}
     }
     let candidates: Vec<usize> =
         (0..locks.len()).filter(|index| may_be_granted(limits.intent, ends[*index].as_ref())).collect();
     candidates.iter().for_each(|index| ends[*index] = None);
     match first_granted(locks, &candidates, limits, terms, context, &mut ends).await {
-        Some(granted) => granted,
-        None => Err(none_granted(locks, ends)),
+        Some(ended) => ended,
+        None => Ok(Err(none_granted(locks, ends))),
     }
 }
 
@@ -90,7 +116,7 @@ async fn first_free<'a>(
             // Nothing is said of a lock that is busy before all are.
             on_busy: &mut |_, _| Advice::Leave,
             on_refused: &mut |_, _| {},
-            on_failure: &mut |_, _| {},
+            on_failure: &mut |_, _, _| {},
             ..*context
         };
         let limits_now = Limits::once();
@@ -132,8 +158,9 @@ async fn first_granted<'a>(
     terms: &'a Terms,
     context: &mut WaitContext<'_>,
     ends: &mut [Option<NotGranted>],
-) -> Option<AnyGranted<'a>> {
-    let decided = context.give_up.child_token();
+) -> Option<Result<AnyGranted<'a>, Lost<'a>>> {
+    let give_up = context.give_up;
+    let decided = give_up.child_token();
     let mut check_held = context.check_held.subscribe();
     let context = RefCell::new(context);
     let mut waits: FuturesUnordered<_> = candidates
@@ -145,10 +172,13 @@ async fn first_granted<'a>(
         .collect();
     let mut keepers = Keepers::empty();
     let mut held: Option<HeldLock<'a>> = None;
-    let mut failed = None;
+    // The lock because of which none is granted, and why; without a reason it was lost.
+    let mut failed: Option<(&Lock, Option<NotGranted>)> = None;
     loop {
         tokio::select! {
             biased;
+            // The rest of the waits may take longer than dlock has left.
+            () = give_up.cancelled(), if held.is_some() => break,
             ended = waits.next() => match ended {
                 None => break,
                 Some((index, Ok((grant, validity)))) => {
@@ -157,10 +187,10 @@ async fn first_granted<'a>(
                             keepers.add(0, &granted, terms);
                             held = Some(granted);
                         }
-                        Err(error) => failed = Some((&locks[index], NotGranted::Failed(error))),
+                        Err(error) => failed = Some((&locks[index], Some(NotGranted::Failed(error)))),
                     }
                 }
-                Some((index, Err(why))) if decides(&why) => failed = Some((&locks[index], why)),
+                Some((index, Err(why))) if decides(&why) => failed = Some((&locks[index], Some(why))),
                 Some((index, Err(why))) => ends[index] = Some(why),
             },
             // The first lock must be kept while the queues of the others are left.
@@ -168,26 +198,27 @@ async fn first_granted<'a>(
             (_, event) = keepers.next(), if held.is_some() => match (&mut held, event) {
                 (Some(held), Event::Renewed { validity, .. }) => held.lease_state.validity = validity,
                 (Some(held), Event::Lost(_)) => {
-                    let error = StoreError::unreachable("was lost before the command could start");
-                    failed = Some((held.lock, NotGranted::Failed(error)));
+                    failed.get_or_insert((held.lock, None));
                 }
                 (Some(held), Event::Revoked(revocation)) => {
-                    failed = Some((held.lock, NotGranted::Revoked(revocation)));
+                    failed = Some((held.lock, Some(NotGranted::Revoked(revocation))));
                 }
                 _ => {}
             },
         }
     }
-    match (held, failed) {
-        (Some(held), None) => Some(Ok((held, keepers))),
-        (held, Some((lock, why))) => {
-            drop(keepers);
-            if let Some(held) = held {
-                give_back(&mut **held.lock.backend(), &held.lock.claim).await;
-            }
-            Some(Err(NoneGranted { lock, why, busy: Vec::new() }))
-        }
-        (None, None) => None,
+    let held = match (held, failed.is_some() || give_up.is_cancelled()) {
+        (Some(held), false) => return Some(Ok(Ok((held, keepers)))),
+        (held, _) => held,
+    };
+    drop(keepers);
+    // None of these is granted any more: that is decided.
+    let rest = waits.for_each(|_| std::future::ready(()));
+    join(acquire_all::give_back(held.map(|held| held.lock)), rest).await;
+    match failed {
+        Some((lock, Some(why))) => Some(Ok(Err(NoneGranted { lock, why, busy: Vec::new() }))),
+        Some((lock, None)) if !give_up.is_cancelled() => Some(Err(Lost(lock))),
+        _ => None,
     }
 }
 
@@ -201,28 +232,36 @@ async fn wait_for(
     decided: &CancellationToken,
 ) -> Granted {
     let alarm = Alarm::new().unwrap_or_else(|_| Alarm::without_descriptor());
-    let check_held = context.borrow().check_held;
+    let (check_held, give_up) = (context.borrow().check_held, context.borrow().give_up);
     let mut own = WaitContext {
         give_up: decided,
         check_held,
         alarm: &alarm,
         on_busy: &mut |claim: &Claim, busy: &Busy| (context.borrow_mut().on_busy)(claim, busy),
         on_refused: &mut |claim, refusal| (context.borrow_mut().on_refused)(claim, refusal),
-        on_failure: &mut |error, until| (context.borrow_mut().on_failure)(error, until),
+        on_failure: &mut |claim, error, until| (context.borrow_mut().on_failure)(claim, error, until),
     };
     let mut backend = lock.backend();
-    let (claim, mut maybe_stored) = (&lock.claim, false);
-    let mut granted =
-        acquire_with_retries(&mut **backend, claim, limits, terms, &mut own, &mut maybe_stored).await;
-    if granted.is_ok() && decided.is_cancelled() {
-        (granted, maybe_stored) = (Err(NotGranted::GivenUp), true);
+    let (claim, mut left) = (&lock.claim, Left::Nothing);
+    let mut granted = acquire_with_retries(&mut **backend, claim, limits, terms, &mut own, &mut left).await;
+    if decided.is_cancelled() {
+        if granted.is_ok() {
+            left = Left::Perhaps;
+        }
+        // Whatever came now: another lock is held, or it is known why none is.
+        granted = Err(NotGranted::GivenUp);
     }
     // Before anything else is done: of two that are granted in the same moment, the second one has to see it.
     if granted.as_ref().map_or_else(decides, |_| true) {
         decided.cancel();
     }
-    if maybe_stored {
-        // A run goes on meanwhile that holds another lock, so that this may take longer than the end of a wait.
+    let is_to_be_removed = match left {
+        Left::Nothing => false,
+        Left::Perhaps => true,
+        Left::Unanswered => !give_up.is_cancelled(),
+    };
+    // A run goes on meanwhile that holds another lock, so that this may take longer than the end of a wait.
+    if is_to_be_removed && !give_back(&mut **backend, claim).await && !give_up.is_cancelled() {
         give_back(&mut **backend, claim).await;
     }
     granted

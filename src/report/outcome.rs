@@ -256,7 +256,9 @@ impl RunReport {
         // Of the other holder the identity is enough.
         let other = |identity: &Identity| Identity { note: None, url: None, ..known(identity) };
         let lock = self.locks.iter().find(|lock| lock.name == claim.name);
-        let holder = lock.and_then(|lock| lock.holder.as_ref()).or(self.holder.as_ref());
+        // With --any, the holder of the run may hold another lock than this.
+        let of_run = self.holder.as_ref().filter(|_| self.any.is_none());
+        let holder = lock.and_then(|lock| lock.holder.as_ref()).or(of_run);
         Record {
             outcome: self.outcome.as_str().to_owned(),
             identity: known(&claim.identity),
@@ -348,4 +350,25 @@ fn short(text: &str) -> String {
         }
     }
     text.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::Token;
+
+    #[test]
+    fn the_history_of_a_lock_without_a_holder_names_no_holder_of_another_one() {
+        let names = ["a", "b"].map(|name| LockName::new(name).expect("a name"));
+        let holder = Holder { identity: Some(Identity::default()), ..Holder::default() };
+        let mut report = RunReport::new(Started::now(), &names, None);
+        report.holder = Some(holder.clone());
+        let claim = |name: &LockName| Claim::new(name.clone(), Token::random(), Duration::from_secs(1));
+        assert!(report.record(&claim(&names[1])).holder.is_some());
+        let mut report = report.of_any();
+        report.found(&names[0], Some(&holder));
+        report.found(&names[1], None);
+        let is_known = names.each_ref().map(|name| report.record(&claim(name)).holder.is_some());
+        assert_eq!(is_known, [true, false]);
+    }
 }

@@ -1,6 +1,7 @@
 //! The progress of a wait: a line for each change and each minute, or on a terminal one line that is redrawn in place.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::reporter::Details;
@@ -32,7 +33,10 @@ pub struct WaitLine<'a> {
     reported: RefCell<Option<(LockName, Option<Option<Identity>>)>>,
     /// The number of slots that it was last in use with instead of ours.
     other_slots: Cell<u32>,
-    is_failing: Cell<bool>,
+    /// The locks for which the store fails.
+    failing: RefCell<BTreeSet<LockName>>,
+    /// The alternatives that are not waited for any more.
+    left: RefCell<BTreeSet<LockName>>,
     drawing: RefCell<Drawing>,
 }
 
@@ -45,7 +49,7 @@ impl<'a> WaitLine<'a> {
         end: Option<Moment>,
         alternatives: Vec<LockName>,
     ) -> WaitLine<'a> {
-        let (found, reported, other_slots, is_failing, drawing) = Default::default();
+        let (found, reported, other_slots, failing, left, drawing) = Default::default();
         WaitLine {
             reporter,
             store,
@@ -55,25 +59,51 @@ impl<'a> WaitLine<'a> {
             found,
             reported,
             other_slots,
-            is_failing,
+            failing,
+            left,
             drawing,
         }
     }
 
     /// Notes that the lock is busy, and reports it the first time and when the holder changes. Alternatives are reported
-    /// when all of them are busy, and then when the holder changes that is shown.
+    /// when none of them is left to be seen, and then when the holder changes that is shown.
     pub fn busy(&self, name: &LockName, busy: &Busy) {
-        self.replied();
+        self.replied(name);
         let place = |name: &LockName| self.alternatives.iter().position(|alternative| alternative == name);
         let mut found = self.found.take();
         found.retain(|(other, ..)| other != name && place(other).is_some());
         found.push((name.clone(), busy.clone(), Moment::now()));
         found.sort_by_key(|(name, ..)| place(name));
-        let is_complete = found.len() >= self.alternatives.len();
-        let (name, holder) = shown(&found.iter().map(|(name, busy, _)| (name, busy)).collect::<Vec<_>>());
-        let who = name.map(|name| (name.clone(), holder.map(|holder| holder.identity.clone())));
         self.found.replace(found);
-        if is_complete && *self.reported.borrow() != who {
+        self.update_if_changed();
+    }
+
+    /// Notes that this lock is not waited for any more, unlike the other alternatives.
+    pub fn left(&self, name: &LockName) {
+        self.replied(name);
+        if !self.alternatives.is_empty() {
+            self.found.borrow_mut().retain(|(other, ..)| other != name);
+            self.left.borrow_mut().insert(name.clone());
+            self.update_if_changed();
+        }
+    }
+
+    /// Reports the wait if all alternatives have been seen, and another holder is to be shown than was last reported.
+    fn update_if_changed(&self) {
+        let who = {
+            let found = self.found.borrow();
+            let is_seen = |name: &LockName| {
+                found.iter().any(|(found, ..)| found == name)
+                    || self.failing.borrow().contains(name)
+                    || self.left.borrow().contains(name)
+            };
+            if found.is_empty() || !self.alternatives.iter().all(is_seen) {
+                return;
+            }
+            let (name, holder) = shown(&found.iter().map(|(name, busy, _)| (name, busy)).collect::<Vec<_>>());
+            name.map(|name| (name.clone(), holder.map(|holder| holder.identity.clone())))
+        };
+        if *self.reported.borrow() != who {
             self.reported.replace(who);
             self.update();
         }
@@ -81,7 +111,7 @@ impl<'a> WaitLine<'a> {
 
     /// Notes that the lock is in use with another number of slots, and reports it when that changes.
     pub fn other_slots(&self, name: &LockName, ours: u32, theirs: u32) {
-        self.replied();
+        self.replied(name);
         if self.other_slots.replace(theirs) != theirs {
             let line = format!(
                 "{name} is in use with {theirs} slots; waiting until it has no holder and no waiter, to use it with {ours}"
@@ -91,22 +121,47 @@ impl<'a> WaitLine<'a> {
         }
     }
 
-    /// Notes that the store cannot be reached and is tried again until then, if there is a limit; reports it the first
-    /// time.
-    pub fn failed(&self, error: &StoreError, until: Option<Moment>) {
-        if !self.is_failing.replace(true) {
+    /// Notes that the store cannot be reached for this lock and is tried again until then, if there is a limit; reports it the
+    /// first time. The other alternatives are waited for meanwhile.
+    pub fn failed(&self, name: &LockName, error: &StoreError, until: Option<Moment>) {
+        if self.begins_to_fail(name) {
             let left = |until: Moment| format!("for another {}", show_distance(until - Moment::now()));
             let end = until.map_or_else(|| "again".to_owned(), left);
             let line = format!("cannot reach {}: {error}; trying {end}", self.store);
             self.print(Details::new("info", "unreachable"), &line);
         }
+        if !self.alternatives.is_empty() {
+            self.found.borrow_mut().retain(|(other, ..)| other != name);
+            self.update_if_changed();
+        }
     }
 
-    /// Notes that the store has replied, and reports it after a failure.
-    pub fn replied(&self) {
-        if self.is_failing.replace(false) {
+    /// Notes that the store has replied about this lock, and reports it after a failure, if it fails for none of the
+    /// alternatives any more.
+    pub fn replied(&self, name: &LockName) {
+        if self.ceases_to_fail(name) {
             self.print(Details::new("info", "reachable"), &format!("{} replies again", self.store));
         }
+    }
+
+    /// Returns whether this is the first lock for which the store fails now.
+    fn begins_to_fail(&self, name: &LockName) -> bool {
+        let mut failing = self.failing.borrow_mut();
+        let is_first = failing.is_empty();
+        failing.insert(name.clone());
+        is_first
+    }
+
+    /// Returns whether this was the last lock for which the store failed.
+    fn ceases_to_fail(&self, name: &LockName) -> bool {
+        let mut failing = self.failing.borrow_mut();
+        let was_failing = !failing.is_empty();
+        match self.alternatives.is_empty() {
+            // The locks are taken one after the other.
+            true => failing.clear(),
+            false => drop(failing.remove(name)),
+        }
+        was_failing && failing.is_empty()
     }
 
     /// Returns how long after an update the next one is due.
@@ -117,7 +172,8 @@ impl<'a> WaitLine<'a> {
     /// Reports the wait again, with the ages and times of now.
     pub fn update(&self) {
         let mut found = self.found.borrow().clone();
-        if found.is_empty() || self.is_failing.get() || !self.reporter.reports_waiting {
+        let all_fail = self.alternatives.is_empty() && !self.failing.borrow().is_empty();
+        if found.is_empty() || all_fail || !self.reporter.reports_waiting {
             return;
         }
         let now = Moment::now();
@@ -209,5 +265,72 @@ impl Drawing {
         }
         self.lines = text.lines().count();
         frame
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::Again;
+
+    fn line<'a>(reporter: &'a Reporter, alternatives: &[&LockName]) -> WaitLine<'a> {
+        let alternatives = alternatives.iter().map(|name| (*name).clone()).collect();
+        WaitLine::new(reporter, "fake:", Moment::now(), None, alternatives)
+    }
+
+    fn name(name: &str) -> LockName {
+        LockName::new(name).expect("a name")
+    }
+
+    fn busy() -> Busy {
+        Busy {
+            holders: Vec::new(),
+            more: 0,
+            position: None,
+            is_outside_queue: false,
+            promised: false,
+            again: Again::Poll,
+        }
+    }
+
+    #[test]
+    fn a_store_fails_from_the_first_alternative_to_the_last() {
+        let reporter = Reporter::new(true, 0, LogFormat::Text);
+        let (a, b) = (name("a"), name("b"));
+        let either = line(&reporter, &[&a, &b]);
+        assert!(either.begins_to_fail(&a));
+        assert!(!either.ceases_to_fail(&b));
+        assert!(!either.begins_to_fail(&a));
+        assert!(!either.begins_to_fail(&b));
+        assert!(!either.ceases_to_fail(&a));
+        assert!(either.ceases_to_fail(&b));
+        assert!(!either.ceases_to_fail(&b));
+        let both = line(&reporter, &[]);
+        assert!(both.begins_to_fail(&a));
+        assert!(both.ceases_to_fail(&b));
+    }
+
+    #[test]
+    fn the_wait_for_alternatives_begins_when_each_was_seen() {
+        let reporter = Reporter::new(true, 0, LogFormat::Text);
+        let (a, b, c) = (name("a"), name("b"), name("c"));
+        let error = StoreError::unreachable("down");
+        let is_reported = |line: &WaitLine<'_>| line.reported.borrow().is_some();
+        for busy_at in 0..3 {
+            let line = line(&reporter, &[&a, &b, &c]);
+            for step in 0..3 {
+                assert!(!is_reported(&line));
+                match (step + busy_at) % 3 {
+                    0 => line.busy(&a, &busy()),
+                    1 => line.failed(&b, &error, None),
+                    _ => line.left(&c),
+                }
+            }
+            assert!(is_reported(&line), "{busy_at}");
+        }
+        let none = line(&reporter, &[&a, &b]);
+        none.failed(&a, &error, None);
+        none.left(&b);
+        assert!(!is_reported(&none));
     }
 }

@@ -13,24 +13,24 @@ pub(super) const ANY: &str = "--any";
 
 /// The value of `--any`.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Choice<'a> {
+pub(super) enum AnyOf<'a> {
     /// `NAME,NAME...`
     Names(Vec<LockName>),
     /// The name of a pool.
     Pool(&'a str),
 }
 
-impl Choice<'_> {
+impl AnyOf<'_> {
     /// Parses the value: one word is the name of a pool, and commas separate names of locks.
     ///
     /// # Errors
     /// It is neither (64).
-    pub(super) fn parse(text: &str) -> Result<Choice<'_>, Failure> {
+    pub(super) fn parse(text: &str) -> Result<AnyOf<'_>, Failure> {
         let wrong = |why: String| Source::Flag(ANY).failure(why);
         if !text.contains(',') {
             return match suggestion::name(text) {
                 Some(why) => Err(wrong(format!("'{}' {why}", registry::redacted(text)))),
-                None => Ok(Choice::Pool(text)),
+                None => Ok(AnyOf::Pool(text)),
             };
         }
         let mut names = Vec::new();
@@ -44,7 +44,7 @@ impl Choice<'_> {
             let name = checked_name(part.as_ref()).map_err(|failure| wrong(failure.message))?;
             add(&mut names, name).map_err(wrong)?;
         }
-        Ok(Choice::Names(names))
+        Ok(AnyOf::Names(names))
     }
 
     /// Returns the names of the locks, at least one.
@@ -53,8 +53,8 @@ impl Choice<'_> {
     /// There is no such pool (78).
     pub(super) fn names(self, configuration: &Configuration) -> Result<Vec<LockName>, Failure> {
         let name = match self {
-            Choice::Names(names) => return Ok(names),
-            Choice::Pool(name) => name,
+            AnyOf::Names(names) => return Ok(names),
+            AnyOf::Pool(name) => name,
         };
         let pools = &configuration.tables.pools;
         if let Some(pool) = pools.iter().find(|pool| pool.name == name) {
@@ -78,15 +78,15 @@ mod tests {
     fn a_word_is_a_pool_and_commas_separate_names() {
         let names = |names: &[&str]| {
             let name = |name: &&str| LockName::new(name).expect("a name");
-            Choice::Names(names.iter().map(name).collect())
+            AnyOf::Names(names.iter().map(name).collect())
         };
         for (text, expected) in [
-            ("phones", Choice::Pool("phones")),
-            ("a b", Choice::Pool("a b")),
+            ("phones", AnyOf::Pool("phones")),
+            ("a b", AnyOf::Pool("a b")),
             ("b,a", names(&["b", "a"])),
             ("a b,c", names(&["a b", "c"])),
         ] {
-            assert_eq!(Choice::parse(text).map_err(|failure| failure.message), Ok(expected), "{text}");
+            assert_eq!(AnyOf::parse(text).map_err(|failure| failure.message), Ok(expected), "{text}");
         }
         let many = (0..65).map(|number| number.to_string()).collect::<Vec<_>>().join(",");
         for (text, why) in [
@@ -101,7 +101,7 @@ mod tests {
             ),
             (many.as_str(), "at most 64 names"),
         ] {
-            let failure = Choice::parse(text).map_err(|failure| failure.message);
+            let failure = AnyOf::parse(text).map_err(|failure| failure.message);
             assert_eq!(failure, Err(format!("--any: {why}")));
         }
     }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 
-use super::any::{ANY, Choice};
+use super::any::{ANY, AnyOf};
 use super::pool::MOST_NAMES;
 use super::target::{check_wait, checked_name, contradiction};
 use super::{CommonArguments, Configuration, Settings, Source, Sourced, StoreTarget, file_of};
@@ -220,7 +220,7 @@ enum Asked<'a> {
     /// All of these, as typed: at least one.
     All(Vec<LockName>),
     /// `--any`
-    Any(Choice<'a>),
+    Any(AnyOf<'a>),
 }
 
 impl Asked<'_> {
@@ -241,7 +241,7 @@ impl Asked<'_> {
             (Some(name), ..) => contradiction(ANY, &format!("NAME '{}'", checked_name(name)?)),
             (_, Some(slots), _) => contradiction(ANY, &format!("--slots {}", slots.value)),
             (_, _, Some(period)) => contradiction(ANY, &format!("--once-per {}", show(period.value))),
-            _ => Choice::parse(any).map(Asked::Any),
+            _ => AnyOf::parse(any).map(Asked::Any),
         }
     }
 
@@ -252,7 +252,7 @@ impl Asked<'_> {
     fn resolve(self, configuration: &Configuration) -> Result<(Wanted, Vec<LockName>), Failure> {
         Ok(match self {
             Asked::All(names) => (Wanted::All, names),
-            Asked::Any(choice) => (Wanted::Any, choice.names(configuration)?),
+            Asked::Any(any_of) => (Wanted::Any, any_of.names(configuration)?),
         })
     }
 }
@@ -389,7 +389,7 @@ impl OutputFiles {
         let Settings { report, metrics_file, .. } = arguments.settings.clone();
         let above = Settings { report, metrics_file, ..Settings::default() };
         let is_file = |key: &str| ["report", "metrics_file"].contains(&key);
-        let names = |known: &Configuration| match arguments.any.as_deref().map(Choice::parse) {
+        let names = |known: &Configuration| match arguments.any.as_deref().map(AnyOf::parse) {
             Some(choice) => choice.and_then(|choice| choice.names(known)).unwrap_or_default(),
             None => arguments.names.iter().filter_map(|name| LockName::new(name.to_str()?).ok()).collect(),
         };

@@ -203,6 +203,10 @@ fn the_report_names_what_was_wanted_and_what_was_taken() {
         let plain = store.run().arg("--report").arg("-").sh("true").output();
         let plain: Value = serde_json::from_str(&plain.stderr).expect("a report");
         assert_eq!(plain["any"], Value::Null);
+        let failed = any(&store, "b,a").args(["--ttl", "1ms", "-q", "--report", "-"]).sh("true").output();
+        let failed = failed.stderr.lines().last().unwrap_or_default();
+        let failed: Value = serde_json::from_str(failed).expect("a report");
+        assert_eq!(failed["any"], json!({"names": ["a", "b"], "taken": null}), "{failed}");
         [a, b].into_iter().for_each(let_end);
     }
 }

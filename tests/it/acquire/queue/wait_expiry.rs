@@ -127,7 +127,7 @@ async fn tries(url: &str, name: &str, count: usize) -> OutcomeCounts {
                 alarm: &alarm,
                 on_busy: &mut |_, _| Advice::Wait,
                 on_refused: &mut |_, _| {},
-                on_failure: &mut |_, _| {},
+                on_failure: &mut |_, _, _| {},
             };
             let waits = acquire(&mut *waiter.backend, &waiter.claim, &limits, &TERMS, &mut around);
             let ends = async {
