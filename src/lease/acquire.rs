@@ -231,7 +231,7 @@ pub(super) async fn acquire_with_retries(
                 }
                 failures += 1;
                 if !ask_again && !transient {
-                    (context.on_failure)(claim, &error, limits.retry_until);
+                    (context.on_failure)(&claim, &error, limits.retry_until);
                 }
                 end = limits.retry_until.filter(|_| !transient);
                 match (ask_again, transient) {

@@ -286,6 +286,7 @@ mod tests {
         Busy {
             holders: Vec::new(),
             more: 0,
+            ticket: None,
             position: None,
             is_outside_queue: false,
             promised: false,
