@@ -51,6 +51,7 @@ pub fn of_this_process(command: String, note: Option<String>) -> Identity {
         unattended: false,
         next_lock: None,
         supersedes: false,
+        first_ticket: None,
     }
 }
 

@@ -171,6 +171,10 @@ pub struct Identity {
     /// A run with `--supersede`: older waiters that have it too leave.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub supersedes: bool,
+    /// With `--supersede`, of a run that has lost its place in the queue and stands there again: the number of its first
+    /// position, by which it is compared with others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_ticket: Option<u64>,
 }
 
 impl Identity {
@@ -244,9 +248,6 @@ pub struct Claim {
     pub requires_outer_hold: bool,
     /// `--once-per`: grant nothing if a run that began less than this long ago has succeeded.
     pub once_per: Option<Duration>,
-    /// The number of its first queue position, if it had one before: what a run with `--supersede` is measured by, even if it
-    /// has lost that position.
-    pub first_ticket: Option<u64>,
 }
 
 impl Claim {
@@ -262,7 +263,6 @@ impl Claim {
             outer: Vec::new(),
             requires_outer_hold: false,
             once_per: None,
-            first_ticket: None,
         }
     }
 }

@@ -43,7 +43,6 @@ impl Store {
             outer: Vec::new(),
             requires_outer_hold: false,
             once_per: None,
-            first_ticket: None,
         };
         self.backend.connect().await?;
         let start = Instant::now();

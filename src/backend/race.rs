@@ -34,7 +34,6 @@ fn scratch_claim(name: &LockName, token: Token) -> Claim {
         outer: Vec::new(),
         requires_outer_hold: false,
         once_per: None,
-        first_ticket: None,
     }
 }
 

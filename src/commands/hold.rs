@@ -118,11 +118,17 @@ pub(super) async fn release<B: Backend + ?Sized>(
     store.connect().await?;
     match store.release(claim, rest, ending).await {
         Err(StoreError::Unavailable { maybe_applied, .. }) => {
-            store.connect().await?;
-            let ending = if maybe_applied { ending.repeated() } else { ending };
-            match store.release(claim, rest, ending).await? {
-                Release::NotHeld if maybe_applied => Ok(Release::Released),
-                release => Ok(release),
+            let again = async {
+                store.connect().await?;
+                store.release(claim, rest, if maybe_applied { ending.repeated() } else { ending }).await
+            };
+            match again.await {
+                Ok(Release::NotHeld) if maybe_applied => Ok(Release::Released),
+                // Whatever became of this attempt, the first one may have released the lock.
+                Err(StoreError::Unavailable { reason, outlook, .. }) if maybe_applied => {
+                    Err(StoreError::Unavailable { reason, maybe_applied, outlook })
+                }
+                result => result,
             }
         }
         result => result,

@@ -29,7 +29,9 @@ pub(super) struct OlderHolder {
 impl OlderHolder {
     /// Notes the holder that a claim has found first, if it is one that is to end and whose command runs.
     pub(super) fn note(&self, claim: &Claim, busy: &Busy) {
-        if self.has_looked.replace(true) {
+        // Not one that is not known yet, such as that of a gate that has just been passed.
+        let is_known = busy.holders.iter().any(|holder| holder.identity.is_some());
+        if !is_known || self.has_looked.replace(true) {
             return;
         }
         let running = busy.holders.iter().filter(|holder| holder.ended.is_none());

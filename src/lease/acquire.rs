@@ -193,7 +193,9 @@ pub(super) async fn acquire_with_retries(
                     Intent::TakeNow => Left::Nothing,
                 };
                 failures = 0;
-                claim.first_ticket = claim.first_ticket.or(busy.ticket);
+                if claim.identity.supersedes {
+                    claim.identity.first_ticket = claim.identity.first_ticket.or(busy.ticket);
+                }
                 let advice = (context.on_busy)(&claim, &busy);
                 let turn = match busy.again {
                     Again::Within(left) if busy.promised => left,

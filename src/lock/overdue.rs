@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-use super::record::RecordKind;
-use super::{LockName, NotedRecord, Success};
+use super::record::{ACQUIRED, BROKEN, RELEASED, REMOVED, RecordKind};
+use super::{LockName, NotedRecord, Record, Success};
+
+/// A history with this many failures may have forgotten others.
+const FORGETFUL: usize = 20;
 
 /// The last run under a lock that succeeded. Its time is by the store's clock.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,13 +85,17 @@ impl AgeLimits {
         }
     }
 
-    /// Returns whether runs have held the lock before the first limit, without a success that is known.
+    /// Returns whether runs have held the lock before the first limit, and no success is known: they are so many that
+    /// earlier ones are forgotten, or the first of them is too long ago.
     pub fn is_exceeded_by_failures(&self, history: &[NotedRecord], now: u64) -> bool {
-        let held = history
-            .iter()
-            .filter(|(_, record)| record.kind() != RecordKind::Missed && record.outcome == "ran");
-        let oldest = held.map(|(at, record)| at.saturating_sub(record.held_ms.unwrap_or(0))).min();
-        oldest.is_some_and(|began| Duration::from_millis(now.saturating_sub(began)) > self.warning)
+        let is_of_run =
+            |record: &Record| ![ACQUIRED, RELEASED, BROKEN, REMOVED].contains(&record.outcome.as_str());
+        let failed =
+            history.iter().filter(|(_, record)| record.kind() == RecordKind::Held && is_of_run(record));
+        let began: Vec<u64> =
+            failed.map(|(at, record)| at.saturating_sub(record.held_ms.unwrap_or(0))).collect();
+        let oldest = began.iter().min().map(|began| Duration::from_millis(now.saturating_sub(*began)));
+        began.len() >= FORGETFUL || oldest.is_some_and(|age| age > self.warning)
     }
 
     /// Checks a lock at `now`, in ms since 1970.
@@ -101,7 +108,7 @@ impl AgeLimits {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lock::{Claim, FencingToken, Record, Token};
+    use crate::lock::{Claim, FencingToken, Token};
 
     fn record(host: &str, exit_status: i32, held_ms: u64) -> Record {
         let mut record = Record { outcome: "ran".into(), ..Record::default() };
@@ -158,6 +165,13 @@ mod tests {
         assert!(limits.is_exceeded_by_failures(&history, 4_901));
         assert!(!limits.is_exceeded_by_failures(&history, 4_900));
         assert!(!limits.is_exceeded_by_failures(&history[2..], 4_901));
+        let often = vec![(4_900, record("often", 1, 1)); 20];
+        assert!(limits.is_exceeded_by_failures(&often, 4_901));
+        assert!(!limits.is_exceeded_by_failures(&often[1..], 4_901));
+        let lost = Record { outcome: "lost".into(), exit_status: None, ..record("lost", 0, 1) };
+        assert!(limits.is_exceeded_by_failures(&[(1, lost)], 4_901));
+        let acquired = Record { outcome: ACQUIRED.into(), ..record("a token", 0, 1) };
+        assert!(!limits.is_exceeded_by_failures(&[(1, acquired)], 4_901));
     }
 
     /// A clock that was set back must not make a lock overdue.

@@ -248,6 +248,7 @@ impl RunReport {
             pid_ns: 0,
             next_lock: None,
             supersedes: false,
+            first_ticket: None,
             note: identity.note.as_deref().map(short),
             // A truncated URL is useless.
             url: identity.url.clone().filter(|url| url.len() <= LONGEST_URL),

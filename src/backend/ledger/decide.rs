@@ -338,9 +338,11 @@ fn superseding(
     me: Option<usize>,
 ) -> Option<Identity> {
     let me = me.filter(|_| claim.identity.supersedes)?;
-    let first = claim.first_ticket.unwrap_or(ledger.waiters[me].ticket);
+    let first = |identity: &Identity, ticket| identity.first_ticket.unwrap_or(ticket);
+    let mine = first(&claim.identity, ledger.waiters[me].ticket);
     let mut others = ledger.waiters.iter().enumerate().filter(|(place, _)| *place != me);
-    let is_newer = |waiter: &WaiterEntry| waiter.ticket > first && waiter.identity.supersedes;
+    let is_newer =
+        |waiter: &WaiterEntry| waiter.identity.supersedes && first(&waiter.identity, waiter.ticket) > mine;
     let newer = others.find(|(_, waiter)| is_newer(waiter) && waiter.has_owner(observed))?;
     Some(newer.1.identity.clone())
 }

@@ -101,7 +101,6 @@ impl RedisStore {
             must_nest: claim.requires_outer_hold,
             once_per: claim.once_per.map(millis),
             supersedes: claim.identity.supersedes,
-            first_ticket: claim.first_ticket.map(|ticket| ticket.to_string()),
             eviction: !self.examined,
             tries_rights: !self.examined && self.location.security.credentials.has_password(),
             as_node: as_node.clone(),

@@ -874,15 +874,20 @@ local function supersedes(w)
   return string.find(w.who, '"supersedes":true', 1, true) ~= nil
 end
 
+-- The number of the first queue position of a run with this identity, that now has this one.
+local function first_number(who, number)
+  return tonumber(string.match(who, '"first_ticket":(%d+)') or number)
+end
+
 -- The first waiting run that has come later than the claim and supersedes it, wherever it stands: a claim that was late for
 -- its turn has lost its position, and is not the newest by that.
 local function superseding()
-  local first, place, ids = tonumber(request.first_ticket or call('ZSCORE', queue, token)), 0, nil
+  local first, place, ids = first_number(request.identity, call('ZSCORE', queue, token)), 0, nil
   repeat
     ids = call('ZRANGE', queue, place, place + max_expired - 1, 'WITHSCORES')
     for i = 1, #ids, 2 do
-      local w = ids[i] ~= token and tonumber(ids[i + 1]) > first and read_waiter(ids[i])
-      if w and w.ends > now and supersedes(w) then
+      local w = ids[i] ~= token and read_waiter(ids[i])
+      if w and w.ends > now and supersedes(w) and first_number(w.who, ids[i + 1]) > first then
         return w
       end
     end

@@ -66,7 +66,7 @@ macro_rules! script {
 }
 
 /// All operations on a lock.
-static LOCK: Script = script!("lock.lua", "edcccd0fab7e518979e09c4bb4941edd576283a7");
+static LOCK: Script = script!("lock.lua", "4e3d6ae321aeb0390c782554dcd64fd707b0da7d");
 
 /// Inspects locks.
 pub(super) static LOOK: Script = script!("look.lua", "8b33b9c306352511b5a81cf7b0e0b9c52c25111a");
@@ -201,9 +201,6 @@ pub(super) struct Acquire<'a> {
     /// `--supersede`
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) supersedes: bool,
-    /// The number of its first queue position.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) first_ticket: Option<String>,
     /// Whether to report the eviction policy.
     pub(super) eviction: bool,
     /// Whether to try first what a lock needs, for a user whose rights are not known.

@@ -142,7 +142,8 @@ impl Run<'_> {
             until = until.min(ends);
         }
         let (began, held_ms) = (Moment::now(), record.held_ms);
-        // Whether an earlier attempt has released the lock is unknown.
+        // An earlier attempt has recorded the run, or has perhaps released the lock.
+        let mut is_recorded = false;
         let mut uncertain = false;
         // Of a lost lock, only a store with leases can keep something for the rest of the minimum time.
         let mut is_kept = supervised.ran && !held.lease_state.rest().is_zero();
@@ -161,11 +162,12 @@ impl Run<'_> {
             record.held_ms = held_ms.map(|ms| ms + milliseconds(Moment::now() - began));
             record.kept_ms = is_kept.then(|| milliseconds(rest));
             let ending = Ending { success, ..Ending::with_record(Some(&record)) };
-            let ending = if uncertain { ending.repeated() } else { ending };
+            let ending = if uncertain || is_recorded { ending.repeated() } else { ending };
             let attempt = hold::release(&mut **backend, &lock.claim, rest, ending);
             match within(bound, attempt).await {
                 Ok(Release::NotYet(_)) if is_lost && is_kept => is_kept = false,
                 Ok(Release::NotYet(again)) if !is_lost => {
+                    is_recorded |= !rest.is_zero();
                     if !stays.replace(true) && !rest.is_zero() {
                         self.reporter.stays(&lock.claim.name, rest);
                     }

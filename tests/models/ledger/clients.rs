@@ -223,7 +223,6 @@ impl Clients {
             outer: if self.is_nested(client) { vec![Token::from_text(token(0))] } else { Vec::new() },
             requires_outer_hold: self.is_nested(client),
             once_per: None,
-            first_ticket: None,
         }
     }
 

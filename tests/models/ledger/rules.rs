@@ -84,7 +84,6 @@ fn claim_of(ticket: u64, mode: Mode) -> Claim {
         outer: Vec::new(),
         requires_outer_hold: false,
         once_per: None,
-        first_ticket: None,
     }
 }
 

@@ -274,7 +274,7 @@ impl RedlockStore {
         // One node may have what the others do not: a run that has reached none of them, or is gone.
         let (superseded, refusals): (Vec<_>, Vec<_>) =
             refusals.into_iter().partition(|refusal| matches!(refusal, Refusal::Superseded(_)));
-        if superseded.len() >= quorum
+        if (superseded.len() >= quorum || busy.is_empty())
             && let Some(refusal) = superseded.into_iter().next()
         {
             return Ok(Contention::Refused(refusal));

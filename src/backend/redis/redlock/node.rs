@@ -14,7 +14,7 @@ use crate::backend::redis::reply::{LockReply, NodeMark, Outcome, nonsense};
 use crate::backend::redis::result::{attempt, unexpected};
 use crate::backend::redis::script::{AsNode, By, Operation, ScriptRequest, millis};
 use crate::backend::redis::store::{COUNTER_TTL, RedisStore};
-use crate::backend::{Attempt, Backend, Ending, Intent, Refusal, StoreError};
+use crate::backend::{Attempt, Backend, Ending, Intent, StoreError};
 use crate::lock::{Claim, FencingToken};
 use crate::random;
 
@@ -196,8 +196,6 @@ impl NodeReply {
                 let unlisted = (busy.more > 0).then_some(Duration::MAX);
                 Some(leases.chain(unlisted).max().unwrap_or_default())
             }
-            // It says nothing of the holders.
-            Attempt::Refused(Refusal::Superseded(_)) => Some(Duration::ZERO),
             Attempt::Refused(_) => Some(Duration::MAX),
         };
         NodeVote { age: Duration::from_millis(self.mark.age), is_new: self.mark.is_new, excluded_for }

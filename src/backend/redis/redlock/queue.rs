@@ -22,6 +22,11 @@ impl QueueTicket {
         self.ticket.filter(|ticket| self.numbers.get(node).copied().flatten() != Some(*ticket))
     }
 
+    /// Returns the number that the nodes have agreed on.
+    pub(super) fn number(&self) -> Option<u64> {
+        self.ticket
+    }
+
     /// Records the numbers that the nodes have for the claim, and returns the nodes that have to use another one. The
     /// ticket is lost, and chosen anew, when most of the nodes where the claim is queued have another number.
     pub(super) fn update(&mut self, numbers: Vec<Option<u64>>, quorum: usize) -> Vec<usize> {

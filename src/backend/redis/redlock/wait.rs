@@ -47,6 +47,7 @@ impl RedlockStore {
                 corrected.clone_from(&queued);
             }
             ticket.is_first = is_first;
+            let number = ticket.number();
             if !corrected.is_empty() && corrections < MOST_CORRECTIONS {
                 corrections += 1;
                 self.request_claim(round, corrected, Intent::Enqueue);
@@ -63,8 +64,10 @@ impl RedlockStore {
             let is_clean = self.take_back(round, NodeReply::is_granted).await && queued.is_empty();
             let contention = self.contention(round, &too_young).map_err(|error| certain(error, is_clean))?;
             let within = |busy: Busy, most: Duration| match busy.again {
-                Again::Within(within) => Busy { again: Again::Within(within.min(most)), ..busy },
-                Again::Poll => busy,
+                Again::Within(within) => {
+                    Busy { ticket: number, again: Again::Within(within.min(most)), ..busy }
+                }
+                Again::Poll => Busy { ticket: number, ..busy },
             };
             return Ok(match contention {
                 Contention::Refused(refusal) => Attempt::Refused(refusal),

@@ -41,7 +41,6 @@ impl Client {
             outer: Vec::new(),
             requires_outer_hold: false,
             once_per: None,
-            first_ticket: None,
             // Not of this process, which is an ancestor of every run: waiting for an ancestor is refused.
             identity: Identity { host: "elsewhere".into(), ..Identity::default() },
         };

@@ -399,7 +399,6 @@ pub fn claim(name: &str) -> Claim {
         outer: Vec::new(),
         requires_outer_hold: false,
         once_per: None,
-        first_ticket: None,
         identity: dlock::identity::of_this_process("suite".into(), Some(format!("note of {name}"))),
     }
 }

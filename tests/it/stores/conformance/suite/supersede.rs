@@ -58,10 +58,15 @@ pub async fn a_waiter_that_has_lost_its_place_is_not_the_newest(rig: &mut dyn Ri
     let mut owner = Client::new(rig, "x");
     owner.acquire().await;
     let (mut older, mut newer) = (superseding(rig, "older"), superseding(rig, "newer"));
-    older.claim.first_ticket = older.queue().await.ticket;
-    assert!(older.claim.first_ticket.is_some());
-    newer.queue().await;
+    for client in [&mut older, &mut newer] {
+        client.claim.identity.first_ticket = client.queue().await.ticket;
+        assert!(client.claim.identity.first_ticket.is_some());
+    }
     older.release().await;
+    newer.release().await;
+    // Both have lost it, and the older one is back first.
+    older.queue().await;
+    newer.queue().await;
     match older.wait_in_line().await {
         Attempt::Refused(Refusal::Superseded(by)) => assert_eq!(by.host, "newer"),
         other => panic!("{other:?}"),

@@ -117,7 +117,6 @@ fn claim(mode: Mode) -> Claim {
         outer: Vec::new(),
         requires_outer_hold: false,
         once_per: None,
-        first_ticket: None,
         identity: dlock::identity::of_this_process("fencing".into(), None),
     }
 }
