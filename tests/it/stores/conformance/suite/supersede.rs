@@ -62,15 +62,18 @@ pub async fn a_waiter_that_has_lost_its_place_is_not_the_newest(rig: &mut dyn Ri
         client.claim.identity.first_ticket = client.queue().await.ticket;
         assert!(client.claim.identity.first_ticket.is_some());
     }
-    older.release().await;
-    newer.release().await;
-    // Both have lost it, and the older one is back first.
-    older.queue().await;
-    newer.queue().await;
-    match older.wait_in_line().await {
-        Attempt::Refused(Refusal::Superseded(by)) => assert_eq!(by.host, "newer"),
-        other => panic!("{other:?}"),
+    for newer_is_first in [true, false] {
+        older.release().await;
+        newer.release().await;
+        let back = if newer_is_first { &mut newer } else { &mut older };
+        back.queue().await;
+        // It is superseded by none that came before it.
+        newer.queue().await;
+        match older.wait_in_line().await {
+            Attempt::Refused(Refusal::Superseded(by)) => assert_eq!(by.host, "newer"),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(newer.queue().await.position, Some(1));
+        assert_eq!(rig.waiters("x"), 1);
     }
-    assert_eq!(newer.queue().await.position, Some(1));
-    assert_eq!(rig.waiters("x"), 1);
 }
