@@ -299,7 +299,7 @@ macro_rules! one_holder_trait_checks {
             }
             supersede {
                 older_waiters_leave_to_a_newer_one: Request Majority Data Gate;
-                a_waiter_that_has_lost_its_place_is_not_the_newest: Data Gate;
+                a_waiter_that_has_lost_its_place_is_not_the_newest: Majority Data Gate;
             }
             nesting {
                 the_last_inner_hold_decides: Request Majority Data Gate;
