@@ -1053,9 +1053,9 @@ local function release()
   if is_revoked then
     rest = 0
   end
-  if (is_revoked or not is_member) and string.find(history, '^dlock#succeeded:') then
+  if record and (is_revoked or not is_member) and string.find(history, '^dlock#succeeded:') then
     history = side('history')
-    record = record and string.gsub(record, '}$', ',"interrupted":true}')
+    record = string.gsub(record, '}$', ',"interrupted":true}')
   end
   -- Not if an earlier release, whose reply may be lost, has recorded it: that has ended the hold, or kept it.
   local was_ended = is_member and string.find(call('GET', members .. token) or '', '"ended":', 1, true)

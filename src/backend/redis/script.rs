@@ -66,7 +66,7 @@ macro_rules! script {
 }
 
 /// All operations on a lock.
-static LOCK: Script = script!("lock.lua", "4e3d6ae321aeb0390c782554dcd64fd707b0da7d");
+static LOCK: Script = script!("lock.lua", "e5b8948599d04e3052fe6ecc6379a7d4b7f94851");
 
 /// Inspects locks.
 pub(super) static LOOK: Script = script!("look.lua", "8b33b9c306352511b5a81cf7b0e0b9c52c25111a");
