@@ -107,9 +107,7 @@ pub fn renew(
         return Decision::reply(Renewal::Lost(loss));
     }
     restore(ledger, observed, claim);
-    let now = observed.now().clock;
-    let mine = holder_of(ledger, claim).filter(|mine| mine.lease_ends.is_none_or(|ends| now < ends));
-    let Some(mine) = mine else {
+    let Some(mine) = live_holder_of(ledger, observed, claim) else {
         let is_taken = ledger.holders.iter().any(|holder| holder.counts(observed));
         return Decision::reply(Renewal::Lost(if is_taken { Loss::Taken } else { Loss::Gone }));
     };
@@ -147,9 +145,8 @@ pub fn release(
     rest: Duration,
     ending: Ending<'_>,
 ) -> Decision<Release> {
-    let now = observed.now().clock;
-    let mine = holder_of(ledger, claim).filter(|mine| mine.lease_ends.is_none_or(|ends| now < ends));
-    let before = mine.map(|mine| (mine.revoked.is_some(), mine.ended_at.is_some()));
+    let before =
+        live_holder_of(ledger, observed, claim).map(|mine| (mine.revoked.is_some(), mine.ended_at.is_some()));
     let (is_revoked, was_ended) = before.unwrap_or_default();
     let decision = release_hold(ledger, observed, claim, rest, ending.success);
     let Decision::Done { value, .. } = &decision else { return decision };
@@ -187,8 +184,7 @@ fn release_hold(
     let is_owners = matches!(observed.lifetime(), Lifetime::OfOwner(_));
     let is_lost = observed.loss().is_some();
     let in_session = is_in_session(observed) && !is_lost;
-    let mine = holder_of(ledger, claim).filter(|mine| mine.lease_ends.is_none_or(|ends| now.clock < ends));
-    let Some(mine) = mine else {
+    let Some(mine) = live_holder_of(ledger, observed, claim) else {
         if waited && !is_owners {
             // It may have been called.
             call_next(ledger, observed, claim.mode);
@@ -354,6 +350,16 @@ fn refuse(ledger: &mut Ledger, claim: &Claim, refusal: Refusal) -> Decision<Atte
 
 fn holder_of<'a>(ledger: &'a mut Ledger, claim: &Claim) -> Option<&'a mut HolderEntry> {
     ledger.holders.iter_mut().find(|holder| holder.token == claim.token.reveal())
+}
+
+/// Returns the hold of the claim, unless its lease has ended.
+fn live_holder_of<'a>(
+    ledger: &'a mut Ledger,
+    observed: &dyn Observed,
+    claim: &Claim,
+) -> Option<&'a mut HolderEntry> {
+    let now = observed.now().clock;
+    holder_of(ledger, claim).filter(|mine| mine.lease_ends.is_none_or(|ends| now < ends))
 }
 
 /// Records a hold again that the ledger has lost, if this process can prove it.
