@@ -3,6 +3,7 @@
 //! Used by every module. What always holds: a value that exists has been checked, and a
 //! token is formatted only where it is [revealed](Token::reveal).
 
+mod freeze;
 mod history;
 mod natural_order;
 pub mod overdue;
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{random, secret};
 
+pub use self::freeze::{Freeze, FreezeRequest};
 pub use self::history::{Filter, History, also_needed};
 pub use self::natural_order::{natural_order, natural_order_of};
 pub use self::record::{NotedRecord, Record};

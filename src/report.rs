@@ -307,6 +307,7 @@ mod tests {
             position: None,
             is_outside_queue: false,
             promised: false,
+            freeze: None,
             again: crate::backend::Again::Poll,
         };
         let text = describe(&LockName::new("x").expect("a name"), "file:", &busy);

@@ -2,12 +2,14 @@
 
 use super::diagnosis::Diagnosis;
 use super::{Backend, StoreError, TryReply};
-use crate::lock::{FencingToken, Holder, LockName, LockState, NotedRecord, Revocation, Token, Unknown};
+use crate::lock::{
+    FencingToken, Freeze, FreezeRequest, Holder, LockName, LockState, NotedRecord, Revocation, Token, Unknown,
+};
 
 /// A store of locks, as seen by its operators.
 ///
-/// Each method may be dropped halfway, like those of [`Backend`]; only [`LockAdmin::revoke`], [`LockAdmin::remove`]
-/// and [`LockAdmin::raise_fencing`] change a lock.
+/// Each method may be dropped halfway, like those of [`Backend`]; only [`LockAdmin::revoke`], [`LockAdmin::remove`],
+/// [`LockAdmin::raise_fencing`], [`LockAdmin::freeze`] and [`LockAdmin::thaw`] change a lock.
 pub trait LockAdmin: Backend {
     /// Lists the locks that may be in use: at least those that a dlock holds or waits for. The cost is proportional to
     /// their number, not to the other contents of the store.
@@ -43,6 +45,25 @@ pub trait LockAdmin: Backend {
     /// # Errors
     /// The store could not be queried, or refused.
     fn raise_fencing<'a>(&'a mut self, name: &'a LockName, floor: FencingToken) -> TryReply<'a, Raised>;
+
+    /// Freezes a lock: from then on, nobody is granted it who does not run inside a hold of it. Those who hold it keep it.
+    /// May be repeated with the same request.
+    ///
+    /// # Errors
+    /// The store could not be queried, or refused. After [`StoreError::Unavailable`] with `maybe_applied` the lock may be
+    /// frozen, or be frozen soon: [thaw](LockAdmin::thaw) it, or try again.
+    fn freeze<'a>(&'a mut self, name: &'a LockName, request: &'a FreezeRequest) -> TryReply<'a, Frozen>;
+
+    /// Ends the freeze with this id. Returns whether there was one.
+    ///
+    /// # Errors
+    /// The store could not be queried, or refused.
+    fn thaw<'a>(&'a mut self, name: &'a LockName, id: &'a str) -> TryReply<'a, bool>;
+
+    /// Returns which other programs may still take a lock that is frozen, if there are any.
+    fn unfrozen(&self) -> Option<&str> {
+        None
+    }
 
     /// Returns the history of a lock, the latest record first.
     ///
@@ -139,6 +160,17 @@ pub enum Raised {
     /// This larger token has been granted; nothing was changed.
     Above(FencingToken),
     /// These locks have no fencing tokens, and why.
+    Unsupported(String),
+}
+
+/// The result of [`LockAdmin::freeze`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Frozen {
+    /// It is frozen by this request.
+    Done(Freeze),
+    /// It was frozen before; nothing was changed.
+    Already(Freeze),
+    /// These locks cannot be frozen, and why.
     Unsupported(String),
 }
 

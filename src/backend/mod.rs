@@ -49,7 +49,7 @@ use std::time::Duration;
 pub use self::location::Location;
 use crate::exit::FailureKind;
 use crate::lock::{
-    Claim, Grant, Holder, Identity, LockName, Mode, NotDue, Record, Revocation, UnknownFormat,
+    Claim, Freeze, Grant, Holder, Identity, LockName, Mode, NotDue, Record, Revocation, UnknownFormat,
 };
 
 /// The future returned by the methods of a [`Backend`], boxed so that the trait is object-safe.
@@ -202,6 +202,8 @@ pub struct Busy {
     pub is_outside_queue: bool,
     /// The lock is free, and it is another waiter's turn: a later attempt will be granted, or find a holder.
     pub promised: bool,
+    /// The freeze that keeps the claim out, or will when the holders have ended.
+    pub freeze: Option<Box<Freeze>>,
     /// When to try again, even without a notification.
     pub again: Again,
 }

@@ -315,6 +315,7 @@ mod tests {
             ticket: None,
             is_outside_queue: false,
             promised,
+            freeze: None,
             again: Again::Poll,
         })
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{FencingToken, Identity, LockName, Mode, Success};
+use super::{FencingToken, Freeze, Identity, LockName, Mode, Success};
 use crate::secret;
 
 /// The state of a hold.
@@ -136,6 +136,8 @@ pub struct LockState {
     pub holders: Vec<Holder>,
     /// The waiters, in order.
     pub waiters: Vec<Waiter>,
+    /// The freeze, if the lock is frozen.
+    pub freeze: Option<Freeze>,
     /// The last success of a run with `--once-per`, if its format is known.
     pub last_success: Option<Success>,
     /// Why nothing else is known about it.
@@ -170,6 +172,7 @@ impl LockState {
             mode: None,
             holders: Vec::new(),
             waiters: Vec::new(),
+            freeze: None,
             last_success: None,
             unknown: None,
         }

@@ -290,6 +290,7 @@ mod tests {
             position: None,
             is_outside_queue: false,
             promised: false,
+            freeze: None,
             again: Again::Poll,
         }
     }

@@ -8,6 +8,8 @@ use crate::lock::LockName;
 pub(super) const RESERVED: &str = "dlock#";
 pub(super) const METADATA: &str = "dlock#beside/";
 pub(super) const LAST: &str = "dlock#last/";
+/// What ends the key of a freeze, in the place of a contender's lease.
+const FREEZE: &str = "/dlock#frozen";
 /// What ends a name in a key, and what marks an encoded character.
 const ENCODED: &AsciiSet = &CONTROLS.add(b'/').add(b'%');
 
@@ -37,6 +39,12 @@ impl Keys {
     /// Returns the key of a contender with this lease, as `etcdctl lock` forms it.
     pub fn contender(&self, lease: i64) -> Vec<u8> {
         format!("{}/{lease:x}", self.base).into_bytes()
+    }
+
+    /// Returns the key of a freeze. It has no owner, but the lease of the freeze. It stands among the contenders, so that no
+    /// other one is alone, and later ones of other programs wait for its end.
+    pub fn freeze(&self) -> Vec<u8> {
+        format!("{}{FREEZE}", self.base).into_bytes()
     }
 
     /// Returns the key of the metadata.
@@ -75,6 +83,11 @@ fn beginning_with(beginning: &[u8]) -> (Vec<u8>, Vec<u8>) {
         }
     }
     (vec![0], vec![0])
+}
+
+/// Returns whether it is the key of a freeze.
+pub(super) fn is_freeze(key: &[u8]) -> bool {
+    key.ends_with(FREEZE.as_bytes())
 }
 
 /// Returns the name of the lock to which a key in one of these ranges belongs.

@@ -1,12 +1,12 @@
 //! The entries of a lock, as read in one transaction.
 
-use super::keys::Keys;
+use super::keys::{self, Keys};
 use super::messages::{KeyValue, RangeRequest, RequestOp, TxnRequest, TxnResponse};
 use crate::backend::StoreError;
 use crate::backend::ledger::entries::{Entry, Listing, METADATA, Write};
 use crate::backend::ledger::{Ledger, Now, Unreadable};
 use crate::clock::wall_micros;
-use crate::lock::{Claim, LockName};
+use crate::lock::{Claim, Freeze, LockName};
 use std::time::Duration;
 
 const ASCENDING: i32 = 1;
@@ -99,8 +99,10 @@ impl Snapshot {
         if let Some(last) = next().first() {
             metadata.value.fencing_token = metadata.value.fencing_token.max(unsigned(last.mod_revision));
         }
-        let listed = next();
+        let mut listed = next();
         check(&listed)?;
+        let frozen = listed.extract_if(.., |kv| keys::is_freeze(&kv.key)).next();
+        metadata.value.set_freeze(live_freeze(metadata.value.freeze(), frozen.is_some(), now));
         let entries = listed.into_iter().enumerate().map(|(place, kv)| {
             let value = match Ledger::parse(&kv.value) {
                 Ok(value) if !value.is_idle() => value,
@@ -120,6 +122,11 @@ impl Snapshot {
             unreadable,
             entries: entries.collect::<Result<_, _>>()?,
         })
+    }
+
+    /// Returns the freeze of the lock.
+    pub fn freeze(&self) -> Option<&Freeze> {
+        self.metadata.value.freeze()
     }
 
     /// Returns the leases that are shown to others: of the first holders.
@@ -192,6 +199,13 @@ impl Snapshot {
         let (metadata, unreadable) = (self.metadata.clone(), self.unreadable);
         Listing { now: self.now, revision: self.revision, lease, metadata, unreadable, entries }
     }
+}
+
+/// Returns the freeze if its key still exists: that ends with its lease, whatever the clocks of the hosts show.
+fn live_freeze(stored: Option<&Freeze>, exists: bool, now: Now) -> Option<Freeze> {
+    let freeze = stored.filter(|_| exists)?;
+    let until = freeze.until.map(|until| until.max(now.wall / 1000 + 1));
+    Some(Freeze { until, ..freeze.clone() })
 }
 
 /// Checks what tells entries apart, and their number.

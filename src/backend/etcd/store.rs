@@ -34,6 +34,8 @@ pub struct EtcdStore {
     requested: Option<i64>,
     /// A longer one, for the rest of a minimum hold time. It is never extended.
     rest: Option<Lease>,
+    /// That of a freeze which may not have been stored.
+    of_freeze: Option<Lease>,
     /// The entries of a lock that were listed last, with what was written since; `None` after a write that was not
     /// carried out, or that has no reply.
     last: Option<(LockName, Snapshot)>,
@@ -53,6 +55,7 @@ impl EtcdStore {
             term: None,
             requested: None,
             rest: None,
+            of_freeze: None,
             last: None,
             own: None,
             in_use: false,
@@ -75,7 +78,7 @@ impl EtcdStore {
     /// Removes what is stored of a lock besides its entries.
     pub(super) async fn forget(&mut self, name: &LockName) -> Result<(), StoreError> {
         let keys = self.keys(name);
-        let success = [keys.metadata(), keys.last()].map(delete).to_vec();
+        let success = [keys.metadata(), keys.last(), keys.freeze()].map(delete).to_vec();
         let txn = TxnRequest { success, ..TxnRequest::default() };
         self.client.call(txn).await.map(drop)
     }

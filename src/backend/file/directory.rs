@@ -282,7 +282,7 @@ impl LockDirectory {
             Watch::Gate(mode) => self.await_flock(name, mode),
             Watch::Holder(ticket) => self.await_end(name, Role::Holding, ticket),
             Watch::Waiter(ticket) => self.await_end(name, Role::Waiting, ticket),
-            Watch::Entry(_) => unreachable!("turns do not follow from the order alone"),
+            Watch::Entry(_) | Watch::Freeze => unreachable!("turns do not follow from the order alone"),
         }
     }
 

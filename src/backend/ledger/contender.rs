@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use super::store::{Decide, Decision, Done, Purpose, Shape, Store};
 use super::{decide, view};
-use crate::backend::admin::{Inspection, LockAdmin, Raised, Removal, Revoked};
+use crate::backend::admin::{Frozen, Inspection, LockAdmin, Raised, Removal, Revoked};
 use crate::backend::diagnosis::Diagnosis;
 use crate::backend::{
     Again, Attempt, Backend, Busy, Change, Ending, Hazard, Intent, Release, Renewal, Reply, StoreError,
     TryReply,
 };
-use crate::lock::{Claim, FencingToken, Grant, Holder, LockName, NotedRecord, Record, Revocation, Token};
+use crate::lock::{
+    Claim, FencingToken, FreezeRequest, Grant, Holder, LockName, NotedRecord, Record, Revocation, Token,
+};
 
 /// Makes the decisions on the ledgers of a store. A claim is found by its token.
 pub struct Contender<S: Store> {
@@ -153,6 +155,22 @@ impl<S: Store> LockAdmin for Contender<S> {
         self.operate(name, Purpose::Prepare, move |ledger, observed| {
             decide::raise_fencing(ledger, observed, floor)
         })
+    }
+
+    fn freeze<'a>(&'a mut self, name: &'a LockName, request: &'a FreezeRequest) -> TryReply<'a, Frozen> {
+        let request = request.clone();
+        self.operate(name, Purpose::Prepare, move |ledger, observed| {
+            decide::freeze(ledger, observed, &request)
+        })
+    }
+
+    fn thaw<'a>(&'a mut self, name: &'a LockName, id: &'a str) -> TryReply<'a, bool> {
+        let id = id.to_owned();
+        self.operate(name, Purpose::Operate, move |ledger, observed| decide::thaw(ledger, observed, &id))
+    }
+
+    fn unfrozen(&self) -> Option<&str> {
+        self.store.unfrozen()
     }
 
     fn history<'a>(&'a mut self, name: &'a LockName) -> TryReply<'a, Vec<NotedRecord>> {

@@ -11,9 +11,9 @@ use super::room::Room;
 use super::store::{Decision, Effect, Watch};
 use super::value::{HolderEntry, Ledger, WaiterEntry};
 use super::{history, success, view};
-use crate::backend::admin::{Raised, Removal, Revoked};
+use crate::backend::admin::{Frozen, Raised, Removal, Revoked};
 use crate::backend::{Attempt, Ending, Intent, Loss, Refusal, Release, Renewal};
-use crate::lock::{Claim, FencingToken, Holder, Identity, Mode, Record, Revocation};
+use crate::lock::{Claim, FencingToken, FreezeRequest, Holder, Identity, Mode, Record, Revocation};
 
 /// How often a process that has released its hold checks whether the processes nested inside it have ended.
 const INSIDE_INTERVAL: Duration = Duration::from_secs(1);
@@ -58,6 +58,11 @@ pub fn claim(
         let superseded = Refusal::Superseded(Box::new(newer));
         return leave(ledger, observed, claim, Attempt::Refused(superseded));
     }
+    if ledger.live_freeze(observed.now()).is_some() {
+        let (busy, watch) = view::busy(ledger, observed, claim, intent, &Turn::NotYet);
+        return Decision::Done { value: Attempt::Busy(busy), effect, watch };
+    }
+    ledger.set_freeze(None);
     let room = Room::left_by(&ledger.holders);
     let turn = turn(&mut ledger.waiters, &room, me, claim.mode, observed);
     if turn == Turn::Ours {
@@ -312,6 +317,37 @@ pub fn raise_fencing(ledger: &mut Ledger, observed: &dyn Observed, floor: Fencin
     Decision::reply(Raised::Done)
 }
 
+/// Decides on a freeze. The waiters that are called cannot claim the lock, and keep their positions.
+pub fn freeze(ledger: &mut Ledger, observed: &dyn Observed, request: &FreezeRequest) -> Decision<Frozen> {
+    if let Some(why) = observed.lacks_ledger() {
+        return Decision::reply(Frozen::Unsupported(why));
+    }
+    let now = observed.now();
+    if let Some((freeze, _)) = ledger.live_freeze(now) {
+        let freeze = freeze.clone();
+        // The reply to an earlier attempt was lost.
+        let is_ours = freeze.id == request.id;
+        return Decision::reply(if is_ours { Frozen::Done(freeze) } else { Frozen::Already(freeze) });
+    }
+    let freeze = request.at(now.wall / 1000);
+    ledger.set_freeze(Some(freeze.clone()));
+    ledger.waiters.iter_mut().for_each(|waiter| waiter.called = None);
+    Decision::reply(Frozen::Done(freeze))
+}
+
+/// Decides on the end of the freeze with this id: the waiters whose turn it is are called.
+pub fn thaw(ledger: &mut Ledger, observed: &dyn Observed, id: &str) -> Decision<bool> {
+    let is_there = ledger.freeze().is_some_and(|freeze| freeze.id == id);
+    if is_there {
+        ledger.set_freeze(None);
+        // Where entries live as long as their owner, see `revoke`.
+        if observed.lifetime() == Lifetime::OfLease {
+            call_next(ledger, observed, Mode::Exclusive);
+        }
+    }
+    Decision::reply(is_there)
+}
+
 fn done<T>(value: T, effect: Effect) -> Decision<T> {
     Decision::Done { value, effect, watch: Vec::new() }
 }
@@ -375,6 +411,9 @@ fn restore(ledger: &mut Ledger, observed: &dyn Observed, claim: &Claim) {
 
 /// Calls the waiters whose turn has come because a hold of this mode has ended.
 fn call_next(ledger: &mut Ledger, observed: &dyn Observed, mode: Mode) {
+    if ledger.live_freeze(observed.now()).is_some() {
+        return;
+    }
     let room = Room::left_by(ledger.holders.iter().filter(|holder| holder.counts(observed)));
     turn(&mut ledger.waiters, &room, None, mode, observed);
 }

@@ -4,15 +4,17 @@
 //! the entries is reading the ledger. Who may have the lock follows from their order alone: no entry is ever added
 //! before another one, so a claim that is found to be entitled stays so until it has recorded its grant, and runs only
 //! after that. An entry is in the list until the store ends its lease or session, so each listed one is alive.
+//! A freeze stands in the metadata: it is in force when no grant can be stored any more that was decided on without it.
 //!
 //! Used by etcd and ZooKeeper. What always holds: a claim runs only after its grant stands in its own entry.
 
 mod plan;
 
+use std::collections::HashSet;
 use std::future::Future;
 use std::time::Duration;
 
-pub use self::plan::{Plan, Terms, plan};
+pub use self::plan::{Plan, Terms, plan, unsettled};
 use super::driver::{MAX_CONFLICTS, busy_ledger, states};
 use super::history;
 use super::observed::{Lifetime, Now, Observed};
@@ -23,8 +25,12 @@ use crate::clock::Moment;
 use crate::lock::{FencingToken, LockName, LockState, NotedRecord};
 
 /// The order of the metadata of a lock, which is stored as an entry of its own: the last fencing token, the last
-/// success and the history.
+/// success, the freeze and the history.
 pub const METADATA: u64 = 0;
+
+/// How many entries are written in one step: fewer than half of what etcd allows (`--max-txn-ops`), which counts the
+/// comparisons too.
+const WRITES_IN_A_STEP: usize = 32;
 
 /// A store that orders the entries of a lock.
 pub trait EntryStore {
@@ -172,7 +178,7 @@ pub enum Write {
         /// Its lease, from now.
         lease: Option<Duration>,
     },
-    /// Replaces the value of an entry, or the metadata.
+    /// Replaces the value of an entry, or the metadata. No entry is created `alone` while the metadata has a freeze.
     Swap {
         /// Which entry.
         order: u64,
@@ -280,6 +286,9 @@ impl<S: EntryStore> Shape<S> for Entries {
                     noted?;
                 }
             }
+            if matches!(purpose, Purpose::Prepare) {
+                settle(store, name, purpose).await?;
+            }
             let is_watching = plan.is_held || !plan.watch.is_empty();
             // What was known to the decision, and what it has written itself, is not reported.
             let since = if plan.is_held { revision } else { listing.revision };
@@ -326,6 +335,32 @@ async fn list<S: EntryStore>(
         }
         _ => Ok(listing),
     }
+}
+
+/// Brings a freeze in force, if there is one: see [`unsettled`].
+///
+/// # Errors
+/// The store could not be queried, or the entries are changed too often by others.
+async fn settle<S: EntryStore>(store: &mut S, name: &LockName, purpose: &Purpose) -> Result<(), StoreError> {
+    let mut settled = HashSet::new();
+    for _ in 0..MAX_CONFLICTS {
+        let listing = list(store, name, purpose).await?;
+        let writes = unsettled(&listing, S::FENCING, &settled);
+        if writes.is_empty() {
+            return Ok(());
+        }
+        for writes in writes.chunks(WRITES_IN_A_STEP) {
+            if store.write(name, purpose, writes, Granting::No).await? == Written::Conflict {
+                // One of them holds the lock now, or has left.
+                break;
+            }
+            settled.extend(writes.iter().filter_map(|write| match write {
+                Write::Swap { order, .. } => Some(*order),
+                _ => None,
+            }));
+        }
+    }
+    Err(busy_ledger(name))
 }
 
 /// Changes the metadata, if it can be read.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::value::{HolderEntry, Ledger, WaiterEntry};
 use crate::backend::{CLAIM_WITHIN, Loss};
-use crate::lock::{Claim, FencingToken, Grant, Holder, Mode};
+use crate::lock::{Claim, FencingToken, Freeze, Grant, Holder, Mode};
 
 /// The time, by the clocks of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -203,6 +203,12 @@ impl Ledger {
     pub(super) fn next_ticket(&mut self, now: Now) -> u64 {
         self.ticket = now.wall.max(self.ticket.saturating_add(1));
         self.ticket
+    }
+
+    /// Returns the freeze of the lock, unless it has ended, and how long it still lasts.
+    pub(super) fn live_freeze(&self, now: Now) -> Option<(&Freeze, Duration)> {
+        let freeze = self.freeze()?;
+        Some((freeze, freeze.rest(now.wall / 1000)?))
     }
 
     /// Returns how a new holder passes the gate. Slots are counted in the ledger: if no holder is recorded, or some may

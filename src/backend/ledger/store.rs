@@ -23,7 +23,7 @@ pub enum Purpose {
     Release(Claim),
     /// To end the hold of another client. A ledger that does not exist is not created.
     Operate,
-    /// To change the ledger of a lock that nobody holds. A ledger that does not exist is created.
+    /// To change the ledger of a lock besides its entries. A ledger that does not exist is created.
     Prepare,
     /// To read the history, or to add a record to it. Nothing else of the ledger is read or changed.
     History,
@@ -117,6 +117,8 @@ pub enum Watch {
     Holder(u64),
     /// The waiter with this ticket has gone, or holds the lock.
     Waiter(u64),
+    /// The freeze has ended.
+    Freeze,
     /// The waiter with this ticket has gone, and so has the hold that it was granted.
     Entry(u64),
     /// The foreign program has left the gate. The store may pass it at once.
@@ -229,6 +231,11 @@ pub trait Store: Sized {
     /// Returns whether others can see the ledgers; otherwise grants have no fencing token, and there is no queue.
     fn shares_ledgers(&self) -> bool {
         true
+    }
+
+    /// See [`LockAdmin::unfrozen`](crate::backend::admin::LockAdmin::unfrozen).
+    fn unfrozen(&self) -> Option<&str> {
+        None
     }
 
     /// Returns whether the fencing tokens of grants always grow; otherwise they only identify holds, and are not shown.

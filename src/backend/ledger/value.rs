@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::de::{self, Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
-use crate::lock::{Identity, LockName, Mode, NotedRecord, Revocation};
+use crate::lock::{Freeze, Identity, LockName, Mode, NotedRecord, Revocation};
 
 /// What a store keeps of one lock. Its form as JSON is a stored format: fields are only added.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,6 +33,9 @@ pub struct Ledger {
     /// The last success of a run with `--once-per`. Kept as it is by runs without the option, whatever its format.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub success: Option<serde_json::Value>,
+    /// See [`Ledger::freeze`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    freeze: Option<Box<Freeze>>,
     /// The records of the last runs, the latest last; empty if the store keeps them elsewhere.
     #[serde(default, rename = "outcomes", skip_serializing_if = "Vec::is_empty")]
     pub history: Vec<NotedRecord>,
@@ -116,7 +119,7 @@ impl WaiterEntry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
     /// It has another format number.
-    #[error("written by another dlock (format {0}, known: {known})", known = Ledger::FORMAT)]
+    #[error("written by another dlock (format {0}, known: {known})", known = Ledger::KNOWN_FORMATS)]
     OtherFormat(u32),
     /// It is not a ledger.
     #[error("not written by dlock, or damaged")]
@@ -161,14 +164,18 @@ impl Default for Ledger {
             name: None,
             incomplete: false,
             success: None,
+            freeze: None,
             history: Vec::new(),
         }
     }
 }
 
 impl Ledger {
-    /// The format number of the ledgers that are written.
+    /// The format number of a ledger, ...
     pub const FORMAT: u32 = 1;
+    /// ... and of one with a freeze: a dlock that does not know of freezes must not grant the lock.
+    const FROZEN_FORMAT: u32 = 2;
+    const KNOWN_FORMATS: &str = "1 and 2";
     /// The maximum length of a stored ledger in bytes: that of a reply of MySQL, for about 10,000 holders and waiters; no
     /// other store accepts or returns more of one lock.
     pub const LONGEST: usize = 6 << 20;
@@ -176,12 +183,23 @@ impl Ledger {
     /// empty. The memory that they take is then a small multiple of it.
     const MOST_ENTRIES: usize = 20_000;
 
-    /// Checks the format number of a stored value.
+    /// Checks the format number of what a store keeps beside a ledger.
     ///
     /// # Errors
     /// It is another one.
     pub fn check_format(format: u32) -> Result<(), Unreadable> {
         if format == Ledger::FORMAT { Ok(()) } else { Err(Unreadable::OtherFormat(format)) }
+    }
+
+    /// Returns the freeze that was stored last: perhaps it has ended.
+    pub fn freeze(&self) -> Option<&Freeze> {
+        self.freeze.as_deref()
+    }
+
+    /// Sets the freeze, and with it the format number.
+    pub fn set_freeze(&mut self, freeze: Option<Freeze>) {
+        self.format = if freeze.is_some() { Ledger::FROZEN_FORMAT } else { Ledger::FORMAT };
+        self.freeze = freeze.map(Box::new);
     }
 
     /// Reads a ledger that was stored as JSON.
@@ -193,13 +211,15 @@ impl Ledger {
         struct Format {
             format: u32,
         }
+        let is_known = |format: u32| [Ledger::FORMAT, Ledger::FROZEN_FORMAT].contains(&format);
         if text.len() > Ledger::LONGEST {
             return Err(Unreadable::TooLong);
         }
         match serde_json::from_slice::<Ledger>(text) {
-            Ok(ledger) if ledger.format == Ledger::FORMAT => Ok(ledger),
+            Ok(ledger) if is_known(ledger.format) => Ok(ledger),
             _ => match serde_json::from_slice::<Format>(text) {
-                Ok(Format { format }) => Ledger::check_format(format).and(Err(Unreadable::Damaged)),
+                Ok(Format { format }) if !is_known(format) => Err(Unreadable::OtherFormat(format)),
+                Ok(_) => Err(Unreadable::Damaged),
                 Err(_) => Err(Unreadable::Damaged),
             },
         }
@@ -266,9 +286,9 @@ impl Ledger {
         self.waiters.iter().position(|waiter| waiter.token == token)
     }
 
-    /// Returns whether it has neither holders nor waiters.
+    /// Returns whether it has neither holders nor waiters, and no freeze.
     pub fn is_idle(&self) -> bool {
-        self.holders.is_empty() && self.waiters.is_empty()
+        self.holders.is_empty() && self.waiters.is_empty() && self.freeze.is_none()
     }
 }
 
@@ -284,8 +304,8 @@ mod tests {
             Ledger::parse(br#"{"format":1,"fencing_token":7}"#).map(|ledger| ledger.fencing_token),
             Ok(7)
         );
-        assert_eq!(Ledger::parse(br#"{"format":2,"fencing_token":7}"#), Err(Unreadable::OtherFormat(2)));
-        assert_eq!(Ledger::parse(br#"{"format":2,"other":7}"#), Err(Unreadable::OtherFormat(2)));
+        assert_eq!(Ledger::parse(br#"{"format":3,"fencing_token":7}"#), Err(Unreadable::OtherFormat(3)));
+        assert_eq!(Ledger::parse(br#"{"format":3,"other":7}"#), Err(Unreadable::OtherFormat(3)));
         for damaged in [&br#"{"format":1}"#[..], b"{", b"", b"[]"] {
             assert_eq!(Ledger::parse(damaged), Err(Unreadable::Damaged));
         }

@@ -15,7 +15,7 @@ const MAX_HOLDERS: usize = 16;
 /// notifies no other.
 const FIRST_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 const LONGEST_CHECK_INTERVAL: Duration = Duration::from_secs(60);
-/// A recorded hold without an owner may be revoked (`dlock break`), which causes no notification.
+/// A recorded hold without an owner may be revoked (`dlock break`), and a freeze removed, which causes no notification.
 const RECORDED_HOLD_INTERVAL: Duration = Duration::from_secs(1);
 /// How much later than the waiter ahead of it a waiter asks whether the lease of the holder has ended.
 const BETWEEN_WAITERS: Duration = Duration::from_millis(25);
@@ -35,7 +35,8 @@ pub(super) fn busy(
     let mut holders: Vec<Holder> = shown.map(|entry| holder(entry, observed, None)).collect();
     let more = ledger.holders.len() - holders.len();
     let promised = matches!(turn, Turn::Promised(_));
-    if holders.is_empty() && !promised {
+    let freeze = ledger.live_freeze(now);
+    if holders.is_empty() && !promised && freeze.is_none() {
         holders.push(Holder::default());
     }
     let place = ledger.position_of(claim.token.reveal()).filter(|_| intent == Intent::Enqueue);
@@ -60,6 +61,11 @@ pub(super) fn busy(
     if let Some(rest) = ledger.holders.iter().filter_map(ends).min() {
         again = again.min(rest);
     }
+    if let Some((_, rest)) = freeze {
+        // All of them ask then, one after the other: nobody is notified of that.
+        let behind = BETWEEN_WAITERS.saturating_mul(place.unwrap_or_default().try_into().unwrap_or(u32::MAX));
+        again = again.min(rest.saturating_add(JUST_AFTER + behind));
+    }
     if observed.lifetime() == Lifetime::OfLease {
         // The entry of a waiter expires as well.
         again = again.min(if is_called { claim.ttl } else { claim.ttl / 2 });
@@ -67,12 +73,20 @@ pub(super) fn busy(
     let mut watch = Vec::new();
     match place {
         // No client can take the turn of another from it: only the end of what is ahead counts.
-        Some(place) if observed.turns() == Turns::ByOrder => watch = blockers(ledger, place, claim.mode),
+        Some(place) if observed.turns() == Turns::ByOrder => {
+            watch = blockers(ledger, place, claim.mode);
+            if watch.is_empty() && freeze.is_some() {
+                watch.push(Watch::Freeze);
+            }
+        }
         // Several waiters may be called together.
         Some(place) if *turn == Turn::Ours && (place == 0 || observed.gate_lifetime().is_some()) => {
             watch.push(Watch::Gate(ledger.gate_for(claim.mode)));
         }
         Some(0) => {
+            if freeze.is_some() {
+                again = again.min(RECORDED_HOLD_INTERVAL);
+            }
             for entry in &ledger.holders {
                 if entry.has_owner(observed) {
                     watch.push(Watch::Holder(entry.ticket));
@@ -94,7 +108,8 @@ pub(super) fn busy(
     let position = place.and_then(|place| u32::try_from(place + 1).ok());
     let (is_outside_queue, again) = (observed.is_read_only(), Again::Within(again));
     let ticket = place.map(|place| ledger.waiters[place].ticket);
-    (Busy { holders, more, position, ticket, is_outside_queue, promised, again }, watch)
+    let freeze = freeze.map(|(freeze, _)| Box::new(freeze.clone()));
+    (Busy { holders, more, position, ticket, is_outside_queue, promised, freeze, again }, watch)
 }
 
 /// Returns what a waiter watches if its turn follows from the order alone: the last entry ahead of it that excludes it.
@@ -128,6 +143,7 @@ pub(super) fn state(
     let mut state = LockState::free(name.clone());
     let last_success = ledger.success.as_ref().and_then(|stored| Success::parse(stored).ok());
     state.last_success = last_success.filter(|success| success.is_kept(observed.now().wall / 1000));
+    state.freeze = ledger.live_freeze(observed.now()).map(|(freeze, _)| freeze.clone());
     for entry in ledger.holders.iter().filter(|entry| entry.counts(observed)) {
         state.mode = Some(entry.mode);
         state.holders.push(holder(entry, observed, token));

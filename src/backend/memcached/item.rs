@@ -29,11 +29,16 @@ fn mark(ledger: &Ledger) -> u64 {
     hasher.finish() >> 32
 }
 
-/// Returns the second in which the last entry of a ledger ends.
+/// Returns the second in which the last entry of a ledger ends, and its freeze; 0 if that does not end.
 fn expiry(ledger: &Ledger) -> u64 {
+    let freeze = match ledger.freeze().map(|freeze| freeze.until) {
+        Some(None) => return 0,
+        Some(Some(until)) => Some(Duration::from_millis(until)),
+        None => None,
+    };
     let holders = ledger.holders.iter().map(|holder| holder.lease_ends.max(holder.kept_until));
     let waiters = ledger.waiters.iter().map(|waiter| waiter.lease_ends);
-    let ends = holders.chain(waiters).flatten().max().unwrap_or_default();
+    let ends = holders.chain(waiters).chain([freeze]).flatten().max().unwrap_or_default();
     ends.as_secs().saturating_add(u64::from(ends.subsec_nanos() > 0))
 }
 
@@ -69,7 +74,7 @@ pub(super) fn ledger(item: &Item, now: Duration) -> Result<Ledger, StoreError> {
         let unreadable = |why| StoreError::Config(format!("its item was {why}"));
         let mut ledger = Ledger::parse(&item.value).map_err(unreadable)?;
         let ends = expiry(&ledger);
-        if Duration::from_secs(ends) < EARLIEST {
+        if Duration::from_secs(ends) < EARLIEST && ledger.freeze().is_none() {
             // It was stored for a time from then. An item without expiry was touched by another program: it never ends.
             let left = if item.remaining > 0 { item.remaining } else { ends };
             let then = (now + seconds(left)).saturating_sub(seconds(ends));

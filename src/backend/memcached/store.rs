@@ -71,12 +71,15 @@ pub(super) struct Version {
 fn is_alone(seen: &Seen<Version>) -> bool {
     let [holder] = seen.ledger.holders.as_slice() else { return false };
     let is_alive = holder.lease_ends.is_some_and(|ends| seen.now.clock < ends);
-    seen.ledger.waiters.is_empty() && holder.kept_until.is_none() && is_alive
+    let has_others = !seen.ledger.waiters.is_empty() || seen.ledger.freeze().is_some();
+    !has_others && holder.kept_until.is_none() && is_alive
 }
 
-/// Returns the time by the server's clock; ages are too fine for it.
+/// Returns the time by the server's clock. That shows whole seconds, which is too coarse for ages: within the second, the
+/// clock of this host counts.
 fn at(clock: Duration) -> Now {
-    Now { clock, wall: wall_micros() }
+    let second = u64::try_from(clock.as_micros()).unwrap_or(u64::MAX);
+    Now { clock, wall: wall_micros().clamp(second, second.saturating_add(1_000_000)) }
 }
 
 impl MemcachedStore {

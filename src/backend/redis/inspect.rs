@@ -15,10 +15,10 @@ use super::reply::{Outcome, nonsense, read, text};
 use super::result::unexpected;
 use super::script::{By, LOOK, Operation, ScriptRequest, json, millis};
 use super::store::RedisStore;
-use crate::backend::admin::{Inspection, LockAdmin, Raised, Removal, Revoked};
+use crate::backend::admin::{Frozen, Inspection, LockAdmin, Raised, Removal, Revoked};
 use crate::backend::diagnosis::Diagnosis;
 use crate::backend::{Backend, StoreError, TryReply};
-use crate::lock::{FencingToken, Holder, LockName, NotedRecord, Revocation, Token, Unknown};
+use crate::lock::{FencingToken, FreezeRequest, Holder, LockName, NotedRecord, Revocation, Token, Unknown};
 
 /// The number of locks inspected by one run of the script, during which the server executes nothing else. In a cluster
 /// each run is for one lock, which determines the node.
@@ -264,6 +264,14 @@ impl LockAdmin for RedisStore {
                 other => Err(unexpected(&other)),
             }
         })
+    }
+
+    fn freeze<'a>(&'a mut self, _: &'a LockName, _: &'a FreezeRequest) -> TryReply<'a, Frozen> {
+        Box::pin(async { Ok(Frozen::Unsupported("Redis".to_owned())) })
+    }
+
+    fn thaw<'a>(&'a mut self, _: &'a LockName, _: &'a str) -> TryReply<'a, bool> {
+        Box::pin(async { Ok(false) })
     }
 
     fn history<'a>(&'a mut self, name: &'a LockName) -> TryReply<'a, Vec<NotedRecord>> {

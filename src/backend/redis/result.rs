@@ -92,7 +92,7 @@ fn busy(reply: BusyReply, recipe: Recipe) -> Busy {
     let again = if position.is_some() && !reply.can_be_notified { Again::Poll } else { Again::Within(again) };
     let promised = !call_remaining.is_zero();
     let ticket = reply.number.and_then(|number| number.parse().ok());
-    Busy { holders, more, position, ticket, is_outside_queue: false, promised, again }
+    Busy { holders, more, position, ticket, is_outside_queue: false, promised, freeze: None, again }
 }
 
 /// Returns how long after the end of the holder's lease a waiter sends a request, even if it is not notified: the

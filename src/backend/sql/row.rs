@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::backend::ledger::{HolderEntry, Ledger, Now, Unreadable};
+use crate::lock::Freeze;
 
 /// The default name of the table.
 pub const TABLE: &str = "dlock_locks";
@@ -110,7 +111,7 @@ pub struct Values {
     pub fencing_token: u64,
     /// See [`Row`].
     pub ticket: u64,
-    /// When the lease of its last entry ends.
+    /// When the lease of its last entry ends, and the freeze: until then nobody takes the lock in one step.
     pub ends_at: u64,
     /// See [`Row`].
     pub leases: String,
@@ -132,7 +133,9 @@ impl Values {
                 holder.lease_ends.and_then(|ends| holder.kept_until.map(|kept| kept.max(ends))),
             )
         });
-        let mut ends_at = 0;
+        let end_of_freeze =
+            |freeze: &Freeze| freeze.until.map_or(NEVER, |until| until.saturating_mul(1000).min(NEVER));
+        let mut ends_at = ledger.freeze().map_or(0, end_of_freeze);
         let mut leases = String::new();
         let waiters = ledger.waiters.iter().map(|waiter| (&waiter.token, waiter.lease_ends, None));
         for (token, ends, kept) in holders.chain(waiters) {

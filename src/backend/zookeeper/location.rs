@@ -19,6 +19,9 @@ pub(super) const RESERVED: &str = "dlock#";
 pub(super) const METADATA_NODE: &str = "dlock#beside";
 /// The node that is created and removed to read the clock.
 const CLOCK_NODE: &str = "dlock#clock";
+/// The node that has one for each lock that is frozen, for commands that list the locks. The freeze itself stands in the
+/// metadata of the lock.
+pub(super) const FROZEN_NODE: &str = "dlock#frozen";
 /// The node that has those of nested runs.
 pub(super) const INSIDE_NODE: &str = "dlock#inside";
 const OWN: &[UrlOption] = &[
@@ -48,6 +51,8 @@ pub(super) struct Paths {
     pub(super) lock: String,
     /// Its metadata.
     pub(super) metadata: String,
+    /// What shows that it is frozen.
+    pub(super) frozen: String,
 }
 
 impl Location {
@@ -89,7 +94,11 @@ impl Location {
     pub(super) fn paths(&self, name: &LockName) -> Paths {
         let node = format!("{}{}", self.stem, encode(name));
         let directory = &self.directory;
-        Paths { lock: format!("{directory}{node}"), metadata: format!("{directory}{METADATA_NODE}/{node}") }
+        Paths {
+            lock: format!("{directory}{node}"),
+            metadata: format!("{directory}{METADATA_NODE}/{node}"),
+            frozen: format!("{directory}{FROZEN_NODE}/{node}"),
+        }
     }
 
     /// Returns the path of the node that is created to read the clock of the leader.

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::client::Client;
 use super::connection;
-use super::location::{Location, METADATA_NODE};
+use super::location::{FROZEN_NODE, Location, METADATA_NODE};
 use super::message::{Request, Stat};
 use super::node::Node;
 use crate::backend::diagnosis::Diagnosis;
@@ -168,6 +168,10 @@ impl Store for ZooKeeperStore {
             for batch in locks.chunks(BATCH) {
                 used.extend(self.used(batch).await?);
             }
+            let frozen = self.locks_below(&format!("{directory}{FROZEN_NODE}")).await?;
+            used.extend(frozen.into_iter().map(|(name, _)| name));
+            used.sort_unstable();
+            used.dedup();
             Ok(used)
         })
     }

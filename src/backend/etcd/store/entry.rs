@@ -136,7 +136,7 @@ impl EtcdStore {
     }
 
     /// Ends a lease that no key needs any more, over another connection if this one fails. It ends by itself as well.
-    async fn revoke(&mut self, id: i64) {
+    pub(super) async fn revoke(&mut self, id: i64) {
         for _ in 0..2 {
             let revoked = self.client.with(async |channel| lease::revoke(channel, id).await).await;
             if !matches!(revoked, Err(StoreError::Unavailable { .. })) {
@@ -241,6 +241,7 @@ impl EntryStore for EtcdStore {
         if !is_granted {
             return Ok(Written::Waiting);
         }
+        self.of_freeze = None;
         self.last = last.map(|(name, mut snapshot)| {
             snapshot.apply(writes.iter().zip(leases), self.own.as_deref(), revision);
             (name, snapshot)
@@ -253,12 +254,13 @@ impl EntryStore for EtcdStore {
         Ok(())
     }
 
-    async fn watch(&mut self, _: &LockName, watch: &[Watch], since: u64) -> Result<bool, StoreError> {
+    async fn watch(&mut self, name: &LockName, watch: &[Watch], since: u64) -> Result<bool, StoreError> {
         let others: Vec<_> = watch
             .iter()
             .map(|watch| match watch {
                 Watch::Entry(order) => (self.entry(*order).0, Events::Removal),
                 Watch::Holder(order) | Watch::Waiter(order) => (self.entry(*order).0, Events::All),
+                Watch::Freeze => (self.keys(name).freeze(), Events::Removal),
                 Watch::Gate(_) => unreachable!("only a store with native locks has a gate"),
             })
             .collect();
@@ -271,6 +273,9 @@ impl EntryStore for EtcdStore {
             Purpose::Claim(_) => self.end_lease(false).await,
             Purpose::Release(_) => self.end_lease(true).await,
             Purpose::Renew(_) | Purpose::Operate | Purpose::Prepare | Purpose::History => {}
+        }
+        if let Some(unused) = self.of_freeze.take() {
+            self.revoke(unused.id).await;
         }
     }
 }

@@ -85,6 +85,7 @@ impl EtcdStore {
             Write::Swap { order: METADATA, version, value, .. } => {
                 txn.compare.push(modified(keys.metadata(), *version));
                 txn.success.push(put(keys.metadata(), value, 0));
+                txn.success.extend(self.change_freeze(keys, value).await?);
                 0
             }
             Write::Swap { order, version, value, lease } => {
@@ -115,6 +116,42 @@ impl EtcdStore {
                 0
             }
         })
+    }
+
+    /// Returns how the key of the freeze changes with this value of the metadata, if it does.
+    ///
+    /// # Errors
+    /// The store could not be queried.
+    async fn change_freeze(
+        &mut self,
+        keys: &Keys,
+        metadata: &Ledger,
+    ) -> Result<Option<RequestOp>, StoreError> {
+        let before = self.last.as_ref().and_then(|(_, snapshot)| snapshot.freeze());
+        Ok(match metadata.freeze() {
+            freeze if freeze == before => None,
+            None => Some(delete(keys.freeze())),
+            Some(freeze) => {
+                let lasts = freeze.until.map(|until| Duration::from_millis(until - freeze.since));
+                let lease = match lasts {
+                    Some(lasts) => self.lease_of_freeze(lasts).await?,
+                    None => 0,
+                };
+                let mut value = Ledger::default();
+                value.set_freeze(Some(freeze.clone()));
+                Some(put(keys.freeze(), &value, lease))
+            }
+        })
+    }
+
+    /// Returns the lease of a new freeze. It is revoked if no key gets it.
+    async fn lease_of_freeze(&mut self, lasts: Duration) -> Result<i64, StoreError> {
+        let id = new_id();
+        let granted = self.client.with(async |channel| Lease::grant(channel, id, lasts).await).await?;
+        if let Some(unused) = self.of_freeze.replace(granted.lease) {
+            self.revoke(unused.id).await;
+        }
+        Ok(id)
     }
 
     /// Notes that an entry has another lease.

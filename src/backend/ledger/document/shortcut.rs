@@ -14,7 +14,7 @@ use crate::lock::FencingToken;
 pub enum Shortcut {
     /// Nothing.
     None,
-    /// If no entry is alive, the entries are replaced with this holder. Its times count from now. It gets the next
+    /// If no entry is alive, and the lock is not frozen, the entries are replaced with this holder. Its times count from now. It gets the next
     /// [fencing token](Observed::least_fencing_token) and the next ticket, and was acquired now.
     TakeIfIdle(Box<HolderEntry>),
     /// If the holder or waiter with this token is alive, its lease ends after this time from now, whatever else has
@@ -60,12 +60,14 @@ impl Shortcut {
             Shortcut::None => {}
             Shortcut::TakeIfIdle(holder) => {
                 let is_idle = !ledger.holders.iter().any(|holder| holder.counts(&now))
-                    && !ledger.waiters.iter().any(|waiter| waiter.has_owner(&now));
+                    && !ledger.waiters.iter().any(|waiter| waiter.has_owner(&now))
+                    && ledger.live_freeze(now).is_none();
                 let fencing = FencingToken::new(now.wall.max(ledger.fencing_token.saturating_add(1)));
                 if let Some(fencing) = fencing.filter(|_| is_idle) {
                     ledger.fencing_token = fencing.number();
                     ledger.holders = vec![holder.taken(ledger.next_ticket(now), fencing.number(), now)];
                     ledger.waiters.clear();
+                    ledger.set_freeze(None);
                 }
             }
             Shortcut::Touch(token, lease) => {

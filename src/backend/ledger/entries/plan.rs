@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use super::super::observed::{Lifetime, Now, Observed, Turns};
+use super::super::room::Room;
 use super::super::store::{Decision, Effect, Purpose, Watch};
 use super::super::value::{HolderEntry, Ledger};
 use super::super::{history, queue};
@@ -87,6 +88,7 @@ impl Listing {
         let mut ledger = Ledger::default();
         ledger.fencing_token = self.metadata.value.fencing_token;
         ledger.success = self.metadata.value.success.clone();
+        ledger.set_freeze(self.metadata.value.freeze().cloned());
         // A new ticket must not be the order of an entry.
         ledger.ticket = self.revision;
         for entry in &self.entries {
@@ -198,6 +200,7 @@ pub fn plan<T>(
     let mut writes = Vec::new();
     let Entry { version, value: mut metadata, .. } = listing.metadata.clone();
     metadata.success = after.success.clone();
+    metadata.set_freeze(after.freeze().cloned());
     match grant.as_ref() {
         // The metadata assigns the tokens until the store has caught up: it has lost revisions, or readers have tokens
         // that are larger than the order of the claim.
@@ -273,6 +276,30 @@ pub fn plan<T>(
         records,
         unwritten: unwritten.map(|unreadable| unreadable.to_string()),
     })
+}
+
+/// Returns the writes, each of a waiter's entry with the value that it has, after which no grant can be stored any more
+/// that was decided on before the lock was frozen: of the waiters that were entitled to it when the frozen lock was listed,
+/// except for those that were `settled` before. Others have to list the entries again.
+pub fn unsettled(listing: &Listing, fencing: Fencing, settled: &HashSet<u64>) -> Vec<Write> {
+    let ledger = listing.ledger(fencing);
+    if ledger.freeze().is_none() {
+        return Vec::new();
+    }
+    let mut room = Room::left_by(&ledger.holders);
+    let mut writes = Vec::new();
+    for waiter in &ledger.waiters {
+        if !room.fits(waiter.mode) {
+            break;
+        }
+        room.reserve(waiter.mode);
+        let entry = listing.entries.iter().find(|entry| entry.order == waiter.ticket);
+        let is_dlock = waiter.identity().is_some() && !settled.contains(&waiter.ticket);
+        if let Some(Entry { order, version, value, .. }) = entry.filter(|_| is_dlock).cloned() {
+            writes.push(Write::Swap { order, version, value, lease: None });
+        }
+    }
+    writes
 }
 
 /// Returns the order of the entry with which the claim waits, unless others behind it may be granted the lock before.

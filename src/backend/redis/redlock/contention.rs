@@ -51,8 +51,16 @@ pub(super) fn contention(replies: &[Busy], granted: usize, quorum: usize) -> Con
     positions.sort_unstable();
     let position = positions.len().checked_sub(1).map(|last| positions[last / 2]);
     let again = again(replies, quorum.saturating_sub(granted).max(1), quorum);
-    let busy =
-        Busy { holders, more, position, ticket: None, is_outside_queue: false, promised: false, again };
+    let busy = Busy {
+        holders,
+        more,
+        position,
+        ticket: None,
+        is_outside_queue: false,
+        promised: false,
+        freeze: None,
+        again,
+    };
     match has_holder || has_many {
         true => Contention::Held(busy),
         false => Contention::Split(Busy { promised: replies.iter().any(|busy| busy.promised), ..busy }),
@@ -96,6 +104,7 @@ mod tests {
             ticket: None,
             is_outside_queue: false,
             promised: false,
+            freeze: None,
             again,
         }
     }

@@ -6,11 +6,13 @@ use std::time::Duration;
 use super::node::NodeClient;
 use super::quorum::Replies;
 use super::{RedlockStore, merge};
-use crate::backend::admin::{Inspection, LockAdmin, Raised, Removal, Revoked};
+use crate::backend::admin::{Frozen, Inspection, LockAdmin, Raised, Removal, Revoked};
 use crate::backend::diagnosis::Diagnosis;
 use crate::backend::ledger::history::Quota;
 use crate::backend::{Backend, StoreError, TryReply};
-use crate::lock::{FencingToken, Holder, LockName, LockState, NotedRecord, Record, Revocation, Token};
+use crate::lock::{
+    FencingToken, FreezeRequest, Holder, LockName, LockState, NotedRecord, Record, Revocation, Token,
+};
 
 /// How long a node may take to reply to one request.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -119,6 +121,14 @@ impl LockAdmin for RedlockStore {
                 None => Raised::Held,
             })
         })
+    }
+
+    fn freeze<'a>(&'a mut self, _: &'a LockName, _: &'a FreezeRequest) -> TryReply<'a, Frozen> {
+        Box::pin(async { Ok(Frozen::Unsupported("Redis".to_owned())) })
+    }
+
+    fn thaw<'a>(&'a mut self, _: &'a LockName, _: &'a str) -> TryReply<'a, bool> {
+        Box::pin(async { Ok(false) })
     }
 
     fn history<'a>(&'a mut self, name: &'a LockName) -> TryReply<'a, Vec<NotedRecord>> {

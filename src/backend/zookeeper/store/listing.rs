@@ -31,8 +31,12 @@ impl ZooKeeperStore {
         purpose: &Purpose,
     ) -> Result<Listing, StoreError> {
         self.open(lease_for(purpose)).await?;
-        if matches!(purpose, Purpose::Claim(claim) if claim.once_per.is_some()) && self.clock_offset.is_none()
-        {
+        let is_timed = match purpose {
+            Purpose::Claim(claim) => claim.once_per.is_some(),
+            Purpose::Prepare => true,
+            _ => false,
+        };
+        if is_timed && self.clock_offset.is_none() {
             self.read_clock().await?;
         }
         let lock = self.location().paths(name).lock;
@@ -51,6 +55,7 @@ impl ZooKeeperStore {
             Some(revision) => revision,
             None => self.read_all(name, &lock, purpose).await?,
         };
+        self.read_clock_for_freeze(purpose).await?;
         let mut entries = self.entries(purpose);
         self.remove_ended(&mut entries).await?;
         if purpose.claim().is_some() {
@@ -60,6 +65,19 @@ impl ZooKeeperStore {
             self.held_in = order.and_then(|order| self.node_of(order)).map(str::to_owned);
         }
         Ok(self.listing(revision, entries))
+    }
+
+    /// Reads the clock of the leader, if it is unknown and a freeze may end by it. A user who may not create nodes is shown
+    /// the state by the clock of this host.
+    async fn read_clock_for_freeze(&mut self, purpose: &Purpose) -> Result<(), StoreError> {
+        let freeze = self.metadata.as_ref().and_then(|metadata| metadata.value.freeze());
+        if self.clock_offset.is_some() || freeze.is_none_or(|freeze| freeze.until.is_none()) {
+            return Ok(());
+        }
+        match self.read_clock().await {
+            Err(StoreError::Denied(_)) if matches!(purpose, Purpose::Operate) => Ok(()),
+            read => read,
+        }
     }
 
     /// Returns the request that comes before others which have to show what the leader had carried out when it got this

@@ -76,6 +76,16 @@ impl EntryStore for ZooKeeperStore {
             others.push(Request::Children { path: paths.lock.clone(), watch: false });
             others.push(Request::Get { path: paths.metadata, watch: false });
         }
+        let is_frozen = self.metadata.as_ref().is_some_and(|metadata| metadata.value.freeze().is_some());
+        let freezes = writes.iter().find_map(|write| match write {
+            Write::Swap { order: METADATA, value, .. } => {
+                Some(value.freeze().is_some()).filter(|freezes| *freezes != is_frozen)
+            }
+            _ => None,
+        });
+        if freezes == Some(true) {
+            self.show_freeze(&paths.frozen).await?;
+        }
         let (results, replies) = match self.carry_out(&parts, &others).await? {
             Ok(done) => done,
             Err(Failed { part, code }) => {
@@ -91,6 +101,9 @@ impl EntryStore for ZooKeeperStore {
             }
         };
         self.apply(purpose, writes, &results);
+        if freezes == Some(false) {
+            self.exchange_one(Request::Delete { path: paths.frozen, version: -1 }).await?;
+        }
         let revision = replies[0].zxid as u64;
         let [_, children, metadata] = replies.as_slice() else { return Ok(Written::At(revision)) };
         self.take_metadata(name, metadata)?;
@@ -140,7 +153,12 @@ impl EntryStore for ZooKeeperStore {
         for watch in watch {
             let node = match watch {
                 Watch::Entry(order) | Watch::Holder(order) | Watch::Waiter(order) => self.node_of(*order),
-                Watch::Gate(_) => None,
+                Watch::Freeze => {
+                    let path = self.location().paths(name).metadata;
+                    requests.push((Request::Get { path, watch: true }, Report::ChangeAfter(since)));
+                    continue;
+                }
+                Watch::Gate(_) => continue,
             };
             requests.extend(node.map(|node| match watch {
                 Watch::Entry(_) => removal(node),
@@ -215,6 +233,18 @@ impl ZooKeeperStore {
         }
     }
 
+    /// Creates the node that shows that a lock is frozen.
+    ///
+    /// # Errors
+    /// The store could not be queried, or refused.
+    async fn show_freeze(&mut self, path: &str) -> Result<(), StoreError> {
+        let create = Request::Create { path: path.to_owned(), data: Vec::new(), kind: Kind::Persistent };
+        match self.carry_out(&[create], &[]).await? {
+            Ok(_) | Err(Failed { code: Code::NODE_EXISTS, .. }) => Ok(()),
+            Err(failed) => Err(failed.code.error(path)),
+        }
+    }
+
     /// Notes what was carried out.
     fn apply(&mut self, purpose: &Purpose, writes: &[Write], results: &[Done]) {
         for (write, done) in writes.iter().zip(results) {
@@ -269,10 +299,12 @@ impl ZooKeeperStore {
         let zxid = revision.cast_signed();
         let stat = stat.unwrap_or(Stat { czxid: zxid, mzxid: zxid, owner, ..Stat::default() });
         let is_ahead = |other: &String| parse(other).is_some_and(|(number, _)| number < node.number);
+        let is_frozen = self.metadata.as_ref().is_some_and(|metadata| metadata.value.freeze().is_some());
         // If the last token is above the orders of nodes, because it was raised or the store has lost data, the next
         // one follows from it.
         let is_next = self.metadata.as_ref().is_none_or(|metadata| metadata.value.fencing_token < revision);
-        let is_first = alone.is_some() && is_next && !children.reader().texts()?.iter().any(is_ahead);
+        let is_first =
+            alone.is_some() && is_next && !is_frozen && !children.reader().texts()?.iter().any(is_ahead);
         let mut stored = Stored { stat, value: Some(waiting.clone()) };
         match alone {
             Some(alone) if is_first => {

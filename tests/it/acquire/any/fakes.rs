@@ -64,6 +64,7 @@ impl Backend for Fake {
             ticket: None,
             is_outside_queue: false,
             promised: false,
+            freeze: None,
             again: Again::Within(SOON),
         };
         Box::pin(async move {

@@ -20,6 +20,7 @@ pub(super) fn has_happened(watch: &Watch, listing: &Listing) -> bool {
     match watch {
         Watch::Waiter(order) => entry(order).is_none_or(|entry| entry.value.waiters.is_empty()),
         Watch::Entry(order) | Watch::Holder(order) => entry(order).is_none(),
+        Watch::Freeze => listing.metadata.value.freeze().is_none(),
         Watch::Gate(_) => unreachable!("there is no gate"),
     }
 }
@@ -31,7 +32,8 @@ fn write(listing: &mut Listing, write: &Write) -> Written {
     let place = |order: &u64| listing.entries.iter().position(|entry| entry.order == *order);
     match write {
         Write::Create { alone, waiting, lease } => {
-            let granted = alone.as_ref().filter(|_| listing.entries.is_empty());
+            let is_alone = listing.entries.is_empty() && listing.metadata.value.freeze().is_none();
+            let granted = alone.as_ref().filter(|_| is_alone);
             let value = granted.unwrap_or(waiting).clone();
             let lease_ends = ends(lease);
             let is_granted = granted.is_some();

@@ -164,6 +164,7 @@ impl Model for Clients {
                 let token = holder(ticket).map(|one| &one.token).or(waiter(ticket).map(|one| &one.token));
                 token.map(|token| format!("entry {token}"))
             }
+            Watch::Freeze => Some("freeze".to_owned()),
             Watch::Gate(mode) => Some(format!("{mode:?}")),
         };
         for (index, client) in state.clients.iter().enumerate() {

@@ -60,7 +60,7 @@ impl Clients {
                     !state.ledger.waiters.iter().any(|one| one.ticket == *ticket && !view.is_waiter_dead(one))
                 }
                 Watch::Gate(mode) => self.is_gate_open(state, *mode),
-                Watch::Entry(_) => unreachable!("turns do not follow from the order alone"),
+                Watch::Entry(_) | Watch::Freeze => unreachable!("turns do not follow from the order alone"),
             };
             let is_notified = state.clients[client].watches.iter().any(has_gone);
             state.clients[client].notified |= is_notified;
