@@ -67,6 +67,8 @@ pub fn program(arguments: Vec<OsString>, inherited: Inherited) -> Exit {
             commands::run::run(arguments, guard.unwrap_or_else(|| fork_guard(&inherited)))
         }
         Ok(Request::Command(Command::Break(arguments))) => commands::break_lock::break_lock(&arguments),
+        Ok(Request::Command(Command::Freeze(arguments))) => commands::freeze::freeze(&arguments),
+        Ok(Request::Command(Command::Thaw(arguments))) => commands::thaw::thaw(&arguments),
         Ok(Request::Command(Command::Status(arguments))) => commands::status::status(&arguments),
         Ok(Request::Command(Command::History(arguments))) => commands::history::history(&arguments),
         Ok(Request::Command(Command::Config(arguments))) => commands::config::config(&arguments),

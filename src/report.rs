@@ -9,6 +9,7 @@ mod doctor;
 mod entry;
 pub mod fleet;
 mod form;
+mod freeze;
 mod histogram;
 pub mod history;
 pub mod json;
@@ -31,6 +32,7 @@ use jiff::{SignedDuration, Timestamp, Zoned};
 
 pub use self::doctor::DoctorReport;
 pub use self::form::{Form, Pages, is_dumb};
+pub use self::freeze::{describe_freeze, frozen_by};
 pub use self::histogram::Histogram;
 pub use self::outcome::{Cause, Outcome, RunReport, Started};
 pub use self::output_file::{is_stdout_writable, to_stdout};
@@ -68,6 +70,9 @@ pub fn label<'n>(names: impl IntoIterator<Item = &'n LockName>) -> String {
 
 /// Describes the holder of a lock, in one sentence.
 fn describe(name: &LockName, store: &str, busy: &Busy) -> String {
+    if let Some(freeze) = &busy.freeze {
+        return describe_freeze(name, freeze);
+    }
     if let Some((identity, ended, rest)) = kept_by(busy) {
         let now = Zoned::now();
         // Within a few minutes, both times could be the same without the seconds.
@@ -99,7 +104,7 @@ fn describe_none(
     describe: fn(&LockName, &str, &Busy) -> String,
 ) -> String {
     let names = || label(found.iter().map(|(name, _)| *name));
-    match (found, found.iter().find(|(_, busy)| !busy.holders.is_empty())) {
+    match (found, found.iter().find(|(_, busy)| !busy.holders.is_empty() || busy.freeze.is_some())) {
         ([(name, busy)], _) => describe(name, store, busy),
         (_, Some((name, busy))) => format!("none of {} is free: {}", names(), describe(name, store, busy)),
         (_, None) => format!("{} on {store}: other waiters are ahead", names()),
@@ -108,14 +113,17 @@ fn describe_none(
 
 /// Returns the lock and the holder that a message about these locks is about, for programs.
 fn shown<'f>(found: &[(&'f LockName, &'f Busy)]) -> (Option<&'f LockName>, Option<&'f Holder>) {
-    let held = found.iter().find(|(_, busy)| !busy.holders.is_empty()).or(found.first());
-    (held.map(|(name, _)| *name), held.and_then(|(_, busy)| busy.holders.first()))
+    let is_taken = |busy: &Busy| !busy.holders.is_empty() || busy.freeze.is_some();
+    let held = found.iter().find(|(_, busy)| is_taken(busy)).or(found.first());
+    (held.map(|(name, _)| *name), held.and_then(|(_, busy)| busy.holder()))
 }
 
 /// Describes the same with the age first, for a line whose end may be cut off.
 fn describe_briefly(name: &LockName, store: &str, busy: &Busy) -> String {
     match busy.holders.first() {
-        Some(Holder { identity: Some(identity), age: Some(age), .. }) if kept_by(busy).is_none() => {
+        Some(Holder { identity: Some(identity), age: Some(age), .. })
+            if kept_by(busy).is_none() && busy.freeze.is_none() =>
+        {
             let age = show_distance(*age);
             format!("{name} is held for {age} by {}{}", describe_identity(identity), others(busy))
         }

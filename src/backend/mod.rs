@@ -208,6 +208,13 @@ pub struct Busy {
     pub again: Again,
 }
 
+impl Busy {
+    /// Returns the holder that keeps the claim out; `None` if a freeze does.
+    pub fn holder(&self) -> Option<&Holder> {
+        self.holders.first().filter(|_| self.freeze.is_none())
+    }
+}
+
 /// When to try again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Again {

@@ -130,8 +130,8 @@ impl Acquiring<'_> {
                 let record = Record {
                     outcome: Outcome::Contended.as_str().to_owned(),
                     dlock_exit: plan.settings.conflict_exit_code().into(),
-                    kept_ms: busy.holders.first().and_then(Holder::kept).map(milliseconds),
-                    holder: busy.holders.first().and_then(|holder| holder.identity.clone()),
+                    kept_ms: busy.holder().and_then(Holder::kept).map(milliseconds),
+                    holder: busy.holder().and_then(|holder| holder.identity.clone()),
                     error: Some(line),
                     ..self.record(&lock.claim, awaited.waited)
                 };

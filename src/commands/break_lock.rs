@@ -1,4 +1,4 @@
-//! `dlock break`: notifies the holder that its lock is revoked, and waits until it has released the lock.
+//! `dlock break`: notifies the holder that its lock is revoked, and waits until it has released the lock. A freeze ends first.
 
 use std::io::{BufRead, IsTerminal};
 use std::slice::from_ref;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
-use super::{execute, hold, notices_about, within};
+use super::{execute, hold, notices_about, thaw, within};
 use crate::backend::StoreError;
 use crate::backend::admin::{LockAdmin, OTHER_FORMAT, Removal};
 use crate::clock::Moment;
@@ -15,8 +15,8 @@ use crate::exit::{Exit, Failure};
 use crate::identity;
 use crate::lease::acquire::Wait;
 use crate::lock::record::{BROKEN, REMOVED};
-use crate::lock::{Holder, Record, Revocation};
-use crate::report::{Reporter, broken_by, describe_holder, printable, removed, store_error};
+use crate::lock::{Holder, LockState, Record, Revocation};
+use crate::report::{Reporter, broken_by, describe_freeze, describe_holder, printable, removed, store_error};
 use crate::settings::{BreakArguments, BreakPlan};
 
 /// The poll interval for a store without notifications.
@@ -68,14 +68,15 @@ impl Breaking<'_> {
         let plan = self.plan;
         let (name, store) = (&plan.name, plan.target.store.display());
         within(plan.target.connect_timeout, self.store.connect()).await?;
-        let mut holders = self.holders().await?;
+        let LockState { mut holders, mut freeze, .. } = self.state().await?;
         if let Some(fencing) = plan.options.fencing_token {
             holders.retain(|holder| holder.fencing == Some(fencing));
+            freeze = None;
             if holders.is_empty() {
                 return Ok(self.say(&format!("{name} on {store} is not held with fencing token {fencing}")));
             }
         }
-        if holders.is_empty() {
+        if holders.is_empty() && freeze.is_none() {
             return Ok(self.say(&format!("{name} on {store} is free")));
         }
         if holders.iter().any(|holder| holder.hint.as_deref() == Some(OTHER_FORMAT)) {
@@ -88,13 +89,24 @@ impl Breaking<'_> {
             let before = before.unwrap_or_default();
             self.say(&format!("{name} is held by {}{token}{before}", describe_holder(holder, store)));
         }
+        if let Some(freeze) = &freeze {
+            self.say(&describe_freeze(name, freeze));
+        }
         if !self.plan.options.yes {
-            if !self.is_confirmed() {
+            if !self.is_confirmed(holders.is_empty()) {
                 self.reporter.warning(&format!("{name} is left unchanged"));
                 return Ok(Exit::CONTENDED);
             }
             // The confirmation may have taken longer than the server's idle timeout: connect anew.
             self.store = plan.target.store.open();
+        }
+        if let Some(freeze) = &freeze {
+            let is_gone = !thaw::end(&mut *self.store, name, freeze, &plan.target).await?;
+            let how = if is_gone { "is not frozen by it any more" } else { "is thawed" };
+            self.say(&format!("{name} on {store} {how}"));
+            if holders.is_empty() {
+                return Ok(Exit::SUCCESS);
+            }
         }
         let begin = Moment::now();
         for holder in &holders {
@@ -113,19 +125,20 @@ impl Breaking<'_> {
         }
     }
 
-    async fn holders(&mut self) -> Result<Vec<Holder>, StoreError> {
+    async fn state(&mut self) -> Result<LockState, StoreError> {
         let names = std::slice::from_ref(&self.plan.name);
         let seen =
             within(self.plan.target.connect_timeout, self.store.inspect(names, None)).await?.whole()?;
-        Ok(seen.locks.into_iter().flat_map(|lock| lock.holders).collect())
+        Ok(seen.locks.into_iter().next().unwrap_or_else(|| LockState::free(self.plan.name.clone())))
     }
 
     fn say(&self, line: &str) -> Exit {
         super::print(&format!("{}\n", printable(line)))
     }
 
-    fn is_confirmed(&self) -> bool {
+    fn is_confirmed(&self, is_free: bool) -> bool {
         self.reporter.question(match self.plan.options.force {
+            _ if is_free => "thaw it? [y/N]",
             true => "remove it, although its command may still run beside that of the next holder? [y/N]",
             false => "stop its command and break it? [y/N]",
         });
@@ -165,8 +178,8 @@ impl Breaking<'_> {
         // Holders that cannot be notified are not awaited, unless --wait is given.
         let pointless = notified.is_empty() && self.plan.options.wait.is_none();
         loop {
-            let mut left = match self.holders().await {
-                Ok(left) => left,
+            let mut left = match self.state().await {
+                Ok(state) => state.holders,
                 // The store may recover within the time limit.
                 Err(StoreError::Unavailable { .. }) if until.is_none_or(|until| Moment::now() < until) => {
                     let pause = until.map_or(POLL_INTERVAL, |until| POLL_INTERVAL.min(until - Moment::now()));

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use crate::backend::StoreError;
 use crate::exit::{Exit, FailureKind};
+use crate::lock::LockState;
 use crate::report::printable;
 use crate::settings::{self, CommonArguments, Configuration, StoreTarget};
 
@@ -36,6 +37,8 @@ enum Which {
     /// Those of which the store keeps anything: a holder, waiters or a history.
     All,
     Held,
+    /// Those that are frozen.
+    Frozen,
     /// Those with a history.
     WithHistory,
 }
@@ -58,6 +61,7 @@ pub fn complete(words: &[OsString]) -> Exit {
     let has = |option: &str| typed.iter().take_while(|word| *word != "--").any(|word| word == option);
     let which = match typed.get(1).and_then(|command| command.to_str()) {
         Some("break") => Which::Held,
+        Some("thaw") => Which::Frozen,
         Some("history") => Which::WithHistory,
         Some("status") if has("--history") => Which::WithHistory,
         _ => Which::All,
@@ -122,10 +126,14 @@ fn names_on_backend(common: &CommonArguments, which: Which) -> Option<Vec<String
         let names = match which {
             Which::All => return store.list().await,
             Which::WithHistory => return store.list_with_history().await,
-            Which::Held => store.list().await?,
+            Which::Held | Which::Frozen => store.list().await?,
         };
         let locks = store.inspect(&names, None).await?.locks.into_iter();
-        Ok::<_, StoreError>(locks.filter(|lock| !lock.holders.is_empty()).map(|lock| lock.name).collect())
+        let is_meant = |lock: &LockState| match which {
+            Which::Frozen => lock.freeze.is_some(),
+            _ => !lock.holders.is_empty() || lock.freeze.is_some(),
+        };
+        Ok::<_, StoreError>(locks.filter(is_meant).map(|lock| lock.name).collect())
     });
     Some(names.ok()?.into_iter().map(|name| name.as_str().to_owned()).collect())
 }

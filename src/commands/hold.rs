@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{LOCKS_AT_A_TIME, within};
 use crate::backend::admin::LockAdmin;
-use crate::backend::{Backend, Ending, Release, StoreError};
+use crate::backend::{Backend, Ending, Outlook, Release, StoreError};
 use crate::exit::Failure;
 use crate::lock::{Claim, Holder, LockName, LockState, Record, Token};
 use crate::report::{lock_error, not_owned};
@@ -148,4 +148,22 @@ pub(super) async fn bounded<T>(
         }
     };
     within(limit, twice).await
+}
+
+/// Does the same, and repeats the request as long as only other clients are in its way.
+pub(super) async fn persistent<T>(
+    limit: Duration,
+    mut request: impl AsyncFnMut() -> Result<T, StoreError>,
+) -> Result<T, StoreError> {
+    bounded(limit, async || {
+        loop {
+            match request().await {
+                Err(StoreError::Unavailable {
+                    maybe_applied: false, outlook: Outlook::Transient, ..
+                }) => {}
+                result => return result,
+            }
+        }
+    })
+    .await
 }

@@ -116,7 +116,7 @@ impl<'a> LockWait<'a> {
                 line.left(&claim.name);
                 return Advice::Leave;
             }
-            if self.supersedes_holder {
+            if self.supersedes_holder && busy.freeze.is_none() {
                 older_holder.note(claim, busy);
             }
             match waits {

@@ -11,6 +11,7 @@ pub mod completions;
 pub mod config;
 pub mod doctor;
 mod fleet;
+pub mod freeze;
 pub mod history;
 mod hold;
 mod lock_wait;
@@ -22,6 +23,7 @@ pub mod renew;
 pub mod run;
 mod selected;
 pub mod status;
+pub mod thaw;
 mod watch;
 
 use std::io;

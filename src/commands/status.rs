@@ -49,7 +49,7 @@ async fn show(plan: &StatusPlan<'_>, reporter: &Reporter) -> Result<Exit, Failur
         None => {
             let seen = look(plan, &mut *store).await.map_err(failed)?;
             print_to_reader(&text(plan, &seen, form(plan)))?;
-            let is_held = seen.locks.iter().any(|lock| !lock.holders.is_empty());
+            let is_held = seen.locks.iter().any(|lock| !lock.holders.is_empty() || lock.freeze.is_some());
             let is_unknown = seen.locks.iter().any(|lock| lock.unknown.is_some());
             Ok(match (plan.options.exit_code, is_held, is_unknown) {
                 (true, true, _) => Exit::CONTENDED,
@@ -138,7 +138,8 @@ async fn look(plan: &StatusPlan<'_>, store: &mut dyn LockAdmin) -> Result<Inspec
         seen.locks.extend(part.locks);
     }
     seen.locks.retain(|lock| {
-        let is_used = !lock.holders.is_empty() || !lock.waiters.is_empty() || lock.unknown.is_some();
+        let is_used = !lock.holders.is_empty() || !lock.waiters.is_empty() || lock.freeze.is_some();
+        let is_used = is_used || lock.unknown.is_some();
         plan.selection.names.contains(&lock.name) || is_used
     });
     note_waiting(plan, store, &mut seen.locks).await;

@@ -59,6 +59,11 @@ impl Fleet {
             of_each(&|lock| Some(lock.state.holders.len() as f64)),
         );
         family(
+            "dlock_lock_frozen",
+            "Whether the lock is frozen.",
+            of_each(&|lock| Some(f64::from(lock.state.freeze.is_some()))),
+        );
+        family(
             "dlock_lock_waiters",
             "Waiters for the lock.",
             of_each(&|lock| Some(lock.state.waiters.len() as f64)),

@@ -33,10 +33,11 @@ pub fn status(store: &str, seen: &Inspection) -> String {
 }
 
 fn lock(lock: &LockState) -> Value {
-    let state = match (&lock.unknown, lock.holders.is_empty()) {
-        (Some(_), _) => "unknown",
-        (None, true) => "free",
-        (None, false) => "held",
+    let state = match (&lock.unknown, lock.holders.is_empty(), &lock.freeze) {
+        (Some(_), ..) => "unknown",
+        (None, false, _) => "held",
+        (None, true, Some(_)) => "frozen",
+        (None, true, None) => "free",
     };
     let is_foreign = !lock.holders.is_empty() && lock.holders.iter().all(|holder| holder.identity.is_none());
     let mode = lock.mode.filter(|_| !is_foreign);
@@ -52,6 +53,7 @@ fn lock(lock: &LockState) -> Value {
         "slots": slots,
         "holders": lock.holders.iter().map(holder).collect::<Value>(),
         "waiters": lock.waiters.iter().map(waiter).collect::<Value>(),
+        "freeze": lock.freeze.as_ref().map(super::freeze::json),
         "last_success": lock.last_success.as_ref().map(success),
     })
 }

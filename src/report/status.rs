@@ -2,12 +2,14 @@
 //!
 //! Called by `commands/status`. What always holds: both show the same inspection.
 
+use std::time::Duration;
+
 use super::form::Form;
 use super::table::{Cell, Colour, FENCING_TOKEN, Table};
 use super::{broken_by, printable};
 use crate::backend::admin::Inspection;
 use crate::duration::show_distance;
-use crate::lock::{Holder, Identity, LockState, Mode, Phase, Waiter};
+use crate::lock::{Freeze, Holder, Identity, LockState, Mode, Phase, Waiter};
 
 const STATUS_COLUMNS: &[&str] =
     &["LOCK", "STATE", "HOST", "PID", "USER", "COMMAND", "FOR", "LEASE", FENCING_TOKEN, "NOTE"];
@@ -29,8 +31,11 @@ pub fn status_text(store: &str, seen: &Inspection, form: Form) -> String {
             cells.extend(["-"; 7].map(Cell::new));
             cells.push(Cell::new(unknown.why()));
             row(cells);
-        } else if lock.holders.is_empty() {
+        } else if lock.holders.is_empty() && lock.freeze.is_none() {
             row(vec![Cell::new("free").coloured(Colour::Green)]);
+        }
+        if let Some(freeze) = &lock.freeze {
+            row(freeze_cells(freeze, seen.now_ms));
         }
         for (index, waiter) in lock.waiters.iter().enumerate() {
             row(waiter_cells(index + 1, waiter));
@@ -76,6 +81,20 @@ fn state(mode: Option<Mode>, holder: &Holder) -> (String, Colour) {
         Phase::Revoking => (format!("{held}, revoking"), Colour::Red),
         phase => (format!("{held}, {}", phase.as_str()), Colour::Yellow),
     }
+}
+
+/// Its lease is what is left of it.
+fn freeze_cells(freeze: &Freeze, now_ms: u64) -> Vec<Cell> {
+    let (user, host) = freeze.by.rsplit_once('@').unwrap_or(("-", &freeze.by));
+    let age = Duration::from_millis(now_ms.saturating_sub(freeze.since));
+    let rest = match freeze.rest(now_ms) {
+        Some(Duration::MAX) => "for ever".to_owned(),
+        rest => show_distance(rest.unwrap_or_default()),
+    };
+    let mut cells = vec![Cell::new("frozen").coloured(Colour::Red)];
+    cells.extend([host, "-", user, "-", &show_distance(age), &rest, "-"].map(Cell::new));
+    cells.push(Cell::new(freeze.reason.as_deref().unwrap_or_default()));
+    cells
 }
 
 fn waiter_cells(position: usize, waiter: &Waiter) -> Vec<Cell> {

@@ -29,8 +29,8 @@ pub struct WaitLine<'a> {
     alternatives: Vec<LockName>,
     /// The holders that were last found, and when: of the lock that is waited for, or of each of the alternatives.
     found: RefCell<Vec<(LockName, Busy, Moment)>>,
-    /// The lock and the holder that were last reported.
-    reported: RefCell<Option<(LockName, Option<Option<Identity>>)>>,
+    /// What was last reported.
+    reported: RefCell<Option<Reported>>,
     /// The number of slots that it was last in use with instead of ours.
     other_slots: Cell<u32>,
     /// The locks for which the store fails.
@@ -38,6 +38,16 @@ pub struct WaitLine<'a> {
     /// The alternatives that are not waited for any more.
     left: RefCell<BTreeSet<LockName>>,
     drawing: RefCell<Drawing>,
+}
+
+/// What a wait was reported to be for.
+#[derive(PartialEq, Eq)]
+struct Reported {
+    lock: LockName,
+    /// The id of the freeze, if the lock is frozen.
+    freeze: Option<String>,
+    /// The holder, which may be a foreign program.
+    holder: Option<Option<Identity>>,
 }
 
 impl<'a> WaitLine<'a> {
@@ -101,7 +111,13 @@ impl<'a> WaitLine<'a> {
                 return;
             }
             let (name, holder) = shown(&found.iter().map(|(name, busy, _)| (name, busy)).collect::<Vec<_>>());
-            name.map(|name| (name.clone(), holder.map(|holder| holder.identity.clone())))
+            let busy = found.iter().find(|(other, ..)| Some(other) == name).map(|(_, busy, _)| busy);
+            let freeze = busy.and_then(|busy| busy.freeze.as_ref()).map(|freeze| freeze.id.clone());
+            name.map(|name| Reported {
+                lock: name.clone(),
+                freeze,
+                holder: holder.map(|one| one.identity.clone()),
+            })
         };
         if *self.reported.borrow() != who {
             self.reported.replace(who);

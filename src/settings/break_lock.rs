@@ -1,15 +1,14 @@
 //! `dlock break`: its options and its plan.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 
 use clap::Args;
 
 use super::table::check_note;
-use super::target::checked_name;
+use super::target::exact_name;
 use super::value::{Setting, checked, parse_fencing_token};
 use super::{CommonArguments, Source, StoreTarget};
 use crate::exit::Failure;
-use crate::glob::Pattern;
 use crate::lease::acquire::Wait;
 use crate::lock::{FencingToken, LockName};
 
@@ -49,17 +48,6 @@ pub struct BreakArguments {
     pub common: CommonArguments,
 }
 
-/// Returns the name, which must not be a pattern: only what was shown is broken.
-fn exact_name(name: &OsStr) -> Result<LockName, Failure> {
-    let text = checked_name(name)?;
-    match Pattern::exact(text.as_str()) {
-        Some(exact) => checked_name(OsStr::new(&exact)),
-        None => Err(Failure::usage(format!(
-            "NAME '{text}': break takes an exact name, not a pattern (\\* is a literal *)"
-        ))),
-    }
-}
-
 pub struct BreakPlan<'a> {
     pub options: &'a BreakArguments,
     pub target: StoreTarget,
@@ -74,7 +62,7 @@ impl<'a> BreakPlan<'a> {
     /// Bad names and values (64), bad environment or URL (78).
     pub fn new(arguments: &'a BreakArguments) -> Result<BreakPlan<'a>, Failure> {
         let name = match arguments.names.as_slice() {
-            [name] => exact_name(name)?,
+            [name] => exact_name("break", name)?,
             [] => return Err(Failure::usage("break: which lock? dlock break NAME")),
             _ => return Err(Failure::usage("break takes one NAME: a lock is broken on its own")),
         };

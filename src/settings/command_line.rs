@@ -12,7 +12,8 @@ use super::rejected::{argument_of, one_line};
 use super::suggestion::{self, RunWords};
 use super::{
     AcquireArguments, BreakArguments, CheckArguments, CommonArguments, ConfigArguments, DoctorArguments,
-    HistoryArguments, ReleaseArguments, RenewArguments, RunArguments, StatusArguments,
+    FreezeArguments, HistoryArguments, ReleaseArguments, RenewArguments, RunArguments, StatusArguments,
+    ThawArguments,
 };
 use crate::exit::Failure;
 
@@ -47,6 +48,10 @@ pub enum Command {
     History(Box<HistoryArguments>),
     /// Revoke a lock: its holder stops its command
     Break(Box<BreakArguments>),
+    /// Let nobody start under these names
+    Freeze(Box<FreezeArguments>),
+    /// End a freeze
+    Thaw(Box<ThawArguments>),
     /// Check whether the store is fit to hold locks
     Doctor(DoctorArguments),
     /// Show the configuration

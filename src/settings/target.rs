@@ -10,6 +10,7 @@ use crate::backend::location::Demand;
 use crate::backend::registry;
 use crate::backend::{Hazard, Location};
 use crate::exit::Failure;
+use crate::glob::Pattern;
 use crate::input;
 use crate::lock::LockName;
 
@@ -169,6 +170,20 @@ pub(super) fn check_wait(no_wait: bool, flags: &Settings) -> Result<(), Failure>
 /// Returns the failure for two options that exclude each other.
 pub(super) fn contradiction<T>(one: &str, other: &str) -> Result<T, Failure> {
     Err(Failure::usage(format!("{one} and {other} contradict each other: give one of them")))
+}
+
+/// Returns the name for this command, which must not be a pattern: only what was shown is changed.
+///
+/// # Errors
+/// It is a pattern, or no name (64).
+pub(super) fn exact_name(command: &str, name: &OsStr) -> Result<LockName, Failure> {
+    let text = checked_name(name)?;
+    match Pattern::exact(text.as_str()) {
+        Some(exact) => checked_name(OsStr::new(&exact)),
+        None => Err(Failure::usage(format!(
+            "NAME '{text}': {command} takes an exact name, not a pattern (\\* is a literal *)"
+        ))),
+    }
 }
 
 pub(super) fn checked_name(name: &OsStr) -> Result<LockName, Failure> {

@@ -399,6 +399,10 @@ impl Store for ConsulStore {
         }
     }
 
+    fn unfrozen(&self) -> Option<&str> {
+        Some("consul lock")
+    }
+
     fn examine<'a>(&'a mut self, diagnosis: &'a Diagnosis) -> TryReply<'a, ()> {
         Box::pin(self.examine_agent(diagnosis))
     }

@@ -142,6 +142,10 @@ impl Store for EtcdStore {
         Box::pin(self.examine_cluster(diagnosis))
     }
 
+    fn unfrozen(&self) -> Option<&str> {
+        Some("other programs that have been waiting since before, such as etcdctl lock")
+    }
+
     fn fails_over(&self) -> bool {
         self.client.location.endpoints.len() > 1
     }

@@ -191,6 +191,10 @@ impl Store for FileStore {
         })
     }
 
+    fn unfrozen(&self) -> Option<&str> {
+        Some("programs that lock the file themselves, such as flock(1)")
+    }
+
     fn kept_descriptors(&self) -> Vec<BorrowedFd<'_>> {
         self.kept.iter().flatten().map(|file| file.as_fd()).collect()
     }

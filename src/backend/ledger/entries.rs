@@ -186,7 +186,7 @@ pub enum Write {
         version: u64,
         /// Its new value.
         value: Ledger,
-        /// Its lease, from now.
+        /// Its lease, from now; `None` if that stays as it is.
         lease: Option<Duration>,
     },
     /// Extends the lease of an entry, whatever its version.

@@ -15,7 +15,7 @@ const MAX_HOLDERS: usize = 16;
 /// notifies no other.
 const FIRST_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 const LONGEST_CHECK_INTERVAL: Duration = Duration::from_secs(60);
-/// A recorded hold without an owner may be revoked (`dlock break`), and a freeze removed, which causes no notification.
+/// A recorded hold without an owner may be revoked (`dlock break`), which causes no notification.
 const RECORDED_HOLD_INTERVAL: Duration = Duration::from_secs(1);
 /// How much later than the waiter ahead of it a waiter asks whether the lease of the holder has ended.
 const BETWEEN_WAITERS: Duration = Duration::from_millis(25);
@@ -85,7 +85,8 @@ pub(super) fn busy(
         }
         Some(0) => {
             if freeze.is_some() {
-                again = again.min(RECORDED_HOLD_INTERVAL);
+                // Nobody is notified of a thaw; and another waiter may call this one, which must not be late then.
+                again = again.min(FIRST_CHECK_INTERVAL);
             }
             for entry in &ledger.holders {
                 if entry.has_owner(observed) {

@@ -319,6 +319,10 @@ impl<C: Client> Store for RowStore<C> {
         Box::pin(self.client.changed())
     }
 
+    fn unfrozen(&self) -> Option<&str> {
+        self.client.gate_lifetime().map(|_| "other programs that take the same lock")
+    }
+
     fn examine<'a>(&'a mut self, diagnosis: &'a Diagnosis) -> TryReply<'a, ()> {
         Box::pin(C::examine(self, diagnosis))
     }

@@ -192,6 +192,10 @@ impl Store for ZooKeeperStore {
         Box::pin(self.examine_ensemble(diagnosis))
     }
 
+    fn unfrozen(&self) -> Option<&str> {
+        Some("other programs, such as those with Curator or kazoo")
+    }
+
     fn fails_over(&self) -> bool {
         self.location().servers.len() > 1
     }

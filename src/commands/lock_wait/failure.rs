@@ -144,7 +144,7 @@ impl LockWait<'_> {
         let line = format!(
             "{name} is held by the dlock that runs this very command: waiting for it would never end, and {instead}"
         );
-        self.reporter.held(Some(name), busy.holders.first(), &line);
+        self.reporter.held(Some(name), busy.holder(), &line);
         line
     }
 }

@@ -49,10 +49,10 @@ impl<'a> Run<'a> {
                 let line = lock_wait.report_contended(&awaited, &lock.claim.name, busy, instead);
                 report.outcome = Outcome::Contended;
                 report.exit = Exit::Status(self.plan.settings.conflict_exit_code());
-                report.holder = busy.holders.first().cloned();
+                report.holder = busy.holder().cloned();
                 report.held_lock = Some(lock.claim.name.clone());
                 for (lock, busy) in &awaited.busy {
-                    report.found(&lock.claim.name, busy.holders.first());
+                    report.found(&lock.claim.name, busy.holder());
                 }
                 report.error = Some(line);
                 Ok(None)

@@ -32,7 +32,7 @@ fn assert_left_alone(url: &str, why: &str, stored: impl Fn() -> String) {
 /// What no dlock has written, and what one has written that this one does not know.
 fn foreign() -> [(String, &'static str); 2] {
     [
-        (json!({"format": 9}).to_string(), "written by another dlock (format 9, known: 1)"),
+        (json!({"format": 9}).to_string(), "written by another dlock (format 9, known: 1 and 2)"),
         ("x".to_owned(), "not written by dlock, or damaged"),
     ]
 }
@@ -44,8 +44,8 @@ mod an_entry_in_another_format_is_refused_and_not_overwritten {
     fn postgres() {
         let server = Postgres::lent();
         assert_eq!(Dlock::run().backend(server.url()).sh("true").output().outcome(), (Exit::Code(0), "", ""));
-        server.sql("UPDATE dlock_locks SET format = 2, entries = 'new'");
-        let why = format!("{}: x: written by another dlock (format 2, known: 1)", server.url());
+        server.sql("UPDATE dlock_locks SET format = 3, entries = 'new'");
+        let why = format!("{}: x: written by another dlock (format 3, known: 1 and 2)", server.url());
         assert_left_alone(&server.url(), &why, || server.sql("SELECT * FROM dlock_locks"));
     }
 
@@ -54,8 +54,8 @@ mod an_entry_in_another_format_is_refused_and_not_overwritten {
         let server = MariaDb::lent();
         let run = |name: &str| Dlock::run().backend(server.url()).name(name).sh("echo ran").output();
         assert_eq!(run("x").outcome(), (Exit::Code(0), "ran\n", ""));
-        server.sql("UPDATE dlock_locks SET format = 2");
-        let why = format!("{}: x: written by another dlock (format 2, known: 1)", server.url());
+        server.sql("UPDATE dlock_locks SET format = 3");
+        let why = format!("{}: x: written by another dlock (format 3, known: 1 and 2)", server.url());
         assert_left_alone(&server.url(), &why, || server.sql("SELECT * FROM dlock_locks"));
         assert_eq!(run("y").outcome(), (Exit::Code(0), "ran\n", ""), "another row");
     }
@@ -64,9 +64,9 @@ mod an_entry_in_another_format_is_refused_and_not_overwritten {
     #[test]
     fn memcached() {
         let (memcached, place) = (Memcached::start(), Place::new());
-        assert!(memcached.add("dlock:x", None, r#"{"format":2,"holders":[]}"#));
+        assert!(memcached.add("dlock:x", None, r#"{"format":3,"holders":[]}"#));
         let stored = || memcached.get("dlock:x").unwrap_or_default();
-        let why = format!("{}: its item was written by another dlock (format 2, known: 1)", memcached.url());
+        let why = format!("{}: its item was written by another dlock (format 3, known: 1 and 2)", memcached.url());
         assert_left_alone(&memcached.url(), &why, stored);
         let before = stored();
         let dlock = |words: &[&str]| place.bare().args(words).args(["-b", &memcached.url()]).output();

@@ -3,9 +3,11 @@
 mod checks;
 mod documents;
 mod entries;
+mod freeze;
 mod model;
 mod steps;
 
+use std::collections::HashSet;
 use std::fmt;
 use std::time::Duration;
 
@@ -49,6 +51,8 @@ pub(super) struct Clients {
     pub(super) min_hold: Duration,
     /// How many holds may be revoked.
     pub(super) revocations: u8,
+    /// How often the lock may be frozen.
+    pub(super) freezes: u8,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -68,6 +72,16 @@ enum Foreign {
     Absent,
     Inside,
     Gone,
+}
+
+/// The freeze of the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Freeze {
+    Absent,
+    /// It is stored; what was decided on before it may still be stored.
+    Stored,
+    /// Nobody else may start.
+    InForce,
 }
 
 #[derive(Clone)]
@@ -122,6 +136,10 @@ pub(super) struct State {
     losses: u8,
     delays: u8,
     revocations: u8,
+    freezes: u8,
+    freeze: Freeze,
+    /// The entries that were written to bring it in force, by their orders.
+    settled: HashSet<u64>,
     last_fencing_token: u64,
     fault: Option<&'static str>,
 }
@@ -138,6 +156,9 @@ pub(super) enum Action {
     Die(usize),
     GiveUp(usize),
     Revoke(usize),
+    Freeze,
+    Settle,
+    Thaw,
     ForeignTakes,
     ForeignLeaves,
     TimePasses,
@@ -156,6 +177,9 @@ impl fmt::Display for Action {
             Action::Die(client) => write!(f, "{client} dies"),
             Action::GiveUp(client) => write!(f, "{client} gives up"),
             Action::Revoke(client) => write!(f, "the hold of {client} is revoked"),
+            Action::Freeze => write!(f, "the lock is frozen"),
+            Action::Settle => write!(f, "the freeze is brought in force"),
+            Action::Thaw => write!(f, "the lock is thawed"),
             Action::ForeignTakes => write!(f, "a foreign program passes the gate"),
             Action::ForeignLeaves => write!(f, "the foreign program leaves the gate"),
             Action::TimePasses => write!(f, "time passes"),
@@ -219,7 +243,8 @@ impl Clients {
             mode: self.modes[client],
             ttl: self.ttl.unwrap_or(Duration::from_secs(3)),
             min_hold: self.min_hold,
-            identity: Identity::default(),
+            // A foreign client has none.
+            identity: Identity { host: "host".into(), ..Identity::default() },
             outer: if self.is_nested(client) { vec![Token::from_text(token(0))] } else { Vec::new() },
             requires_outer_hold: self.is_nested(client),
             once_per: None,

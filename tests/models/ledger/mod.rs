@@ -51,6 +51,7 @@ const LEASES: Clients = Clients {
     nested: false,
     min_hold: Duration::ZERO,
     revocations: 0,
+    freezes: 0,
 };
 
 /// Entries that live as long as a descriptor, and a gate.
@@ -135,5 +136,28 @@ fn a_revocation_ends_a_hold_and_leaves_no_waiter_behind() {
             let clients = Clients { nested, deaths: 1, ..revoked(clients) };
             assert_holds(&format!("{shape}, revoked"), &clients);
         }
+    }
+}
+
+/// Whatever was decided before the freeze, and whoever was called.
+#[test]
+fn nobody_starts_under_a_frozen_lock_and_none_is_left_behind_by_a_thaw() {
+    for (shape, clients) in [("leases", LEASES), ("descriptors", DESCRIPTORS), ("entries", ENTRIES)] {
+        let frozen = Clients { freezes: 1, delays: 0, ..clients };
+        // Three clients with leases have several times as many states as with entries.
+        let count = if shape == "leases" { 2 } else { 3 };
+        assert_holds(&format!("{shape}, frozen"), &Clients { count, ..frozen.clone() });
+        assert_holds(
+            &format!("{shape}, frozen, one death"),
+            &Clients { count: 2, deaths: 1, ..frozen.clone() },
+        );
+        assert_holds(
+            &format!("{shape}, frozen, one loss"),
+            &Clients { count: 2, losses: 1, ..frozen.clone() },
+        );
+        let nested = Clients { nested: true, count: 2, ..frozen.clone() };
+        assert_holds(&format!("{shape}, frozen, nested"), &nested);
+        let kept = Clients { min_hold: MIN_HOLD, count: 2, freezes: 2, ..frozen };
+        assert_holds(&format!("{shape}, frozen, minimum time"), &kept);
     }
 }

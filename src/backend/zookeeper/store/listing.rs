@@ -134,7 +134,8 @@ impl ZooKeeperStore {
         let listed = reply.map(|reply| nodes(lock, &reply)).transpose()?.unwrap_or_default();
         let before = std::mem::replace(&mut self.nodes, listed);
         self.find_own();
-        // Only this client writes its node as long as it waits; each other one may have changed.
+        // Only this client writes its node as long as it waits, unless the lock is frozen: then its own write fails, see `write`.
+        // Each other one may have changed.
         let is_waiting = matches!(purpose, Purpose::Claim(_)) && self.held_in.is_none() && !is_fresh;
         let is_own = |node: &Node| is_waiting && Some(node.name.as_str()) == self.own_name();
         if let Some(own) = before.into_iter().find(is_own)

@@ -90,6 +90,8 @@ impl EntryStore for ZooKeeperStore {
             Ok(done) => done,
             Err(Failed { part, code }) => {
                 self.own.take_if(|_| creates);
+                // Who freezes a lock has written the nodes of its waiters.
+                self.nodes.clear();
                 return match (code, &parts[part]) {
                     (Code::NO_NODE, Request::Create { .. }) => Err(StoreError::unanswered(format!(
                         "{} was removed again each time that it was created",

@@ -160,7 +160,7 @@ fn files_that_are_not_sidecars_do_not_crash_status() {
         b"\xff\xfe\xfd",
         b"[]",
         b"null",
-        b"{\"format\":2}",
+        b"{\"format\":3}",
         b"{\"format\":\"\x1b[2J\"}",
         b"{\"format\":1}",
         b"{\"format\":1,\"fencing_token\":-1}",

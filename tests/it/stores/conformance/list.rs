@@ -64,6 +64,9 @@ macro_rules! one_holder_run_checks {
                 an_expired_wait_leaves_no_trace: Pooling Majority Data Gate;
                 a_signal_ends_a_wait_and_leaves_no_trace: Majority;
             }
+            freeze {
+                an_operator_freezes_a_lock_and_thaws_it: Request Majority Data Gate;
+            }
             supersede {
                 a_newer_run_ends_the_older_ones: Majority Data;
             }
@@ -296,6 +299,15 @@ macro_rules! one_holder_trait_checks {
                 a_repeated_request_keeps_the_queue_position: Failover Majority;
                 a_queue_position_outlasts_its_connection: Failover Majority;
                 a_queue_position_ends_with_its_lease: Failover Majority Data;
+            }
+            freeze {
+                a_freeze_keeps_everyone_out: Request Placement Majority Data Gate;
+                the_holder_of_a_frozen_lock_ends_as_it_would: Request Majority Data Gate;
+                a_waiter_that_was_called_is_kept_out_and_keeps_its_place: Majority Data;
+                a_thaw_lets_waiters_in_at_once: Pooling Majority Data Gate;
+                a_freeze_ends_by_itself: Request Majority Data;
+                nobody_starts_once_a_lock_is_frozen: Majority Gate;
+                a_token_keeps_a_frozen_lock: Majority Data Gate;
             }
             supersede {
                 older_waiters_leave_to_a_newer_one: Request Majority Data Gate;

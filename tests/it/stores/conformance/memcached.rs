@@ -155,6 +155,15 @@ super::topics! { MemcachedRig::new;
         a_hold_that_was_not_inspected_is_not_removed
         a_dropped_inspection_leaves_the_store_usable
     }
+    freeze {
+        an_operator_freezes_a_lock_and_thaws_it
+        a_freeze_keeps_everyone_out
+        the_holder_of_a_frozen_lock_ends_as_it_would
+        a_thaw_lets_waiters_in_at_once
+        a_freeze_ends_by_itself
+        nobody_starts_once_a_lock_is_frozen
+        a_token_keeps_a_frozen_lock
+    }
     supersede {
         a_newer_run_ends_the_older_ones
         older_waiters_leave_to_a_newer_one

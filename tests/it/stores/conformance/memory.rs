@@ -257,7 +257,7 @@ fn assert_refused<S: Memory>(rig: MemoryRig<S>) {
     });
 }
 
-const UNKNOWN_FORMATS: [&[u8]; 2] = [br#"{"format":2,"fencing_token":7}"#, b"not ours"];
+const UNKNOWN_FORMATS: [&[u8]; 2] = [br#"{"format":3,"fencing_token":7}"#, b"not ours"];
 
 #[test]
 fn a_ledger_in_an_unknown_format_is_refused_and_not_overwritten() {

@@ -168,7 +168,7 @@ fn an_item_of_another_program_is_never_overwritten() {
         (json!({"idle": {"N": "1"}}), "not written by dlock, or damaged"),
         (
             json!({"version": {"S": "1"}, "ledger": {"S": "{\"format\": 9}"}}),
-            "written by another dlock (format 9, known: 1)",
+            "written by another dlock (format 9, known: 1 and 2)",
         ),
     ] {
         server.put(&key("x"), item);

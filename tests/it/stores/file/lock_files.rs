@@ -133,7 +133,7 @@ fn a_lock_file_created_by_others_is_used_unchanged() {
 /// F46: a sidecar that no dlock wrote, or a newer one, is refused and not guessed at.
 #[test]
 fn a_sidecar_of_unknown_content_is_refused_and_kept() {
-    let newer = "{\"format\":2,\"fencing_token\":7,\"holder\":null,\"new\":1}\n";
+    let newer = "{\"format\":3,\"fencing_token\":7,\"holder\":null,\"new\":1}\n";
     let big = "x".repeat(2 << 20);
     let deep = "[".repeat(100_000);
     for content in ["garbage", "{}", "[]", "null", "{\"format\":1}", newer, "\u{0}\u{1}", &big, &deep] {

@@ -6,7 +6,7 @@ use dlock::backend::ledger::Decision;
 use dlock::backend::{Attempt, CLAIM_WITHIN, Refusal};
 use dlock::lock::Mode;
 
-use super::{Clients, Foreign, MAX_ACTIONS, PATIENCE, Phase, State, client_of, token};
+use super::{Clients, Foreign, Freeze, MAX_ACTIONS, PATIENCE, Phase, State, client_of, token};
 
 impl Clients {
     /// No two clients that exclude each other have the lock, and no two of them one slot.
@@ -57,6 +57,14 @@ impl Clients {
         }
     }
 
+    /// Nobody starts under a frozen lock who does not run inside a hold of it, or has one.
+    pub(super) fn check_freeze(&self, state: &mut State, client: usize) {
+        let holds = |token: &str| state.ledger.holders.iter().any(|one| one.token == token);
+        if state.freeze == Freeze::InForce && !self.is_nested(client) && !holds(&token(client)) {
+            state.fault = Some("a client was granted a lock that is frozen");
+        }
+    }
+
     /// A grant overtakes no live waiter that the new holder excludes and that has not missed its turn.
     pub(super) fn check_order(&self, state: &mut State, client: usize) {
         let mine = token(client);
@@ -96,6 +104,12 @@ impl Clients {
         if state.foreign == Foreign::Inside {
             state.foreign = Foreign::Gone;
             self.notice(&mut state);
+        }
+        while state.freeze == Freeze::Stored {
+            self.settle_now(&mut state);
+        }
+        if state.freeze == Freeze::InForce {
+            self.thaw_now(&mut state);
         }
         let has_fault = (state.deaths, state.losses, state.delays) != (self.deaths, self.losses, self.delays);
         // It has stopped without a release, and the lease that it was granted is longer.

@@ -25,6 +25,7 @@ impl Clients {
         let is_mine = |ledger: &Ledger| ledger.holders.iter().any(|one| one.token == token(client));
         if is_mine(&ledger) && !is_mine(&state.ledger) {
             self.check_order(state, client);
+            self.check_freeze(state, client);
             if ledger.fencing_token <= state.last_fencing_token {
                 state.fault = Some("a fencing token did not grow");
             }

@@ -50,7 +50,7 @@ fn write(listing: &mut Listing, write: &Write) -> Written {
         }
         Write::Swap { order, version, value, lease } => match place(order) {
             Some(place) if listing.entries[place].version == *version => {
-                let (value, lease_ends) = (value.clone(), ends(lease));
+                let (value, lease_ends) = (value.clone(), ends(lease).or(listing.entries[place].lease_ends));
                 listing.entries[place] = Entry { order: *order, version: revision, lease_ends, value };
             }
             _ => return Written::Conflict,

@@ -1,12 +1,13 @@
 //! The reachable states.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use dlock::backend::ledger::entries::{Entry, Write};
 use dlock::backend::ledger::{Decision, GateMode, Ledger, Watch};
 use dlock::backend::{Attempt, CLAIM_WITHIN};
 
-use super::{Action, Change, Client, Clients, Decided, Foreign, Phase, State, entries, token};
+use super::{Action, Change, Client, Clients, Decided, Foreign, Freeze, Phase, State, entries, token};
 use crate::explorer::Model;
 
 impl Model for Clients {
@@ -40,6 +41,9 @@ impl Model for Clients {
             losses: self.losses,
             delays: self.delays,
             revocations: self.revocations,
+            freezes: self.freezes,
+            freeze: Freeze::Absent,
+            settled: HashSet::new(),
             last_fencing_token: 0,
             fault: None,
         }]
@@ -107,6 +111,15 @@ impl Model for Clients {
                     self.release_now(next, client, Duration::ZERO, true);
                 });
             }
+        }
+        match state.freeze {
+            Freeze::Absent if state.freezes > 0 => add(Action::Freeze, &|next| {
+                next.freezes -= 1;
+                self.freeze_now(next);
+            }),
+            Freeze::Absent => {}
+            Freeze::Stored => add(Action::Settle, &|next| self.settle_now(next)),
+            Freeze::InForce => add(Action::Thaw, &|next| self.thaw_now(next)),
         }
         match state.foreign {
             Foreign::Absent if self.is_gate_open(state, GateMode::Exclusive) => {
@@ -228,6 +241,10 @@ impl Model for Clients {
         }
         let (deaths, losses, delays) = (state.deaths, state.losses, state.delays);
         let _ = write!(form, "{:?}{deaths}{losses}{delays}{}", state.foreign, state.revocations);
+        // Each entry is written once, before anything else of the freeze is looked at.
+        let _ = write!(form, "{:?}{}{}", state.freeze, state.freezes, state.settled.len());
+        // The same state may also be reached without one.
+        let _ = write!(form, "{:?}", state.fault);
         form
     }
 

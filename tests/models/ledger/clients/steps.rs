@@ -204,6 +204,7 @@ impl Clients {
         self.check_grant(state, client, &step, at);
         if is_granted {
             self.check_order(state, client);
+            self.check_freeze(state, client);
         }
         stored.fault = state.fault;
         *state = stored;

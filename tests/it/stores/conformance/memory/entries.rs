@@ -199,8 +199,12 @@ impl<K: Kind> Entries<K> {
                     let creator =
                         self.locks.borrow().get(name).and_then(|lock| Some(lock.get(order)?.session));
                     self.store(creator.unwrap_or(0), name, *order, value, *lease);
-                    let is_meant = |watch: &Watch| matches!(watch, Watch::Holder(one) | Watch::Waiter(one) if one == order);
-                    self.notify(name, is_meant);
+                    let is_thaw = *order == METADATA && value.freeze().is_none();
+                    self.notify(name, |watch| match watch {
+                        Watch::Holder(one) | Watch::Waiter(one) => one == order,
+                        Watch::Freeze => is_thaw,
+                        _ => false,
+                    });
                 }
                 Write::Extend { order, lease } => {
                     let mut locks = self.locks.borrow_mut();
@@ -214,10 +218,12 @@ impl<K: Kind> Entries<K> {
     }
 
     fn store(&self, session: u64, name: &str, order: u64, value: &Ledger, lease: Option<Duration>) {
-        let (text, lease_ends) =
-            (serde_json::to_vec(value).unwrap(), lease.map(|lease| self.clock() + lease));
-        let stored = Stored { session, version: self.revision.get(), lease_ends, text };
-        self.locks.borrow_mut().entry(name.to_owned()).or_default().insert(order, stored);
+        let text = serde_json::to_vec(value).unwrap();
+        let mut locks = self.locks.borrow_mut();
+        let entries = locks.entry(name.to_owned()).or_default();
+        let before = entries.get(&order).and_then(|stored| stored.lease_ends);
+        let lease_ends = lease.map(|lease| self.clock() + lease).or(before);
+        entries.insert(order, Stored { session, version: self.revision.get(), lease_ends, text });
     }
 
     /// Stores a value.
@@ -231,8 +237,13 @@ impl<K: Kind> Entries<K> {
         self.locks.borrow()[name].iter().map(|(order, stored)| (*order, stored.text.clone())).collect()
     }
 
+    /// Whether it has entries, or is frozen.
     fn is_used(&self, name: &str) -> bool {
-        self.locks.borrow().get(name).is_some_and(|lock| lock.keys().any(|order| *order != METADATA))
+        let is_freeze =
+            |stored: &Stored| Ledger::parse(&stored.text).is_ok_and(|metadata| metadata.freeze().is_some());
+        let locks = self.locks.borrow();
+        let mut entries = locks.get(name).into_iter().flatten();
+        entries.any(|(order, stored)| *order != METADATA || is_freeze(stored))
     }
 }
 
@@ -321,13 +332,14 @@ impl<K: Kind> EntryStore for EntryClient<K> {
         let listing = self.shared.list(name.as_str())?;
         self.shared.watches.borrow_mut().retain(|watched| !watched.sender.same_channel(&self.sender));
         for watch in watch {
-            let (Watch::Entry(order) | Watch::Holder(order) | Watch::Waiter(order)) = *watch else {
-                unreachable!("only a store with native locks has a gate")
-            };
-            let entry = listing.entries.iter().find(|entry| entry.order == order);
-            let has_happened = match watch {
-                Watch::Entry(_) => entry.is_none(),
-                _ => entry.is_none_or(|entry| entry.version > since),
+            let entry = |order: u64| listing.entries.iter().find(|entry| entry.order == order);
+            let has_happened = match *watch {
+                Watch::Entry(order) => entry(order).is_none(),
+                Watch::Holder(order) | Watch::Waiter(order) => {
+                    entry(order).is_none_or(|entry| entry.version > since)
+                }
+                Watch::Freeze => listing.metadata.value.freeze().is_none(),
+                Watch::Gate(_) => unreachable!("only a store with native locks has a gate"),
             };
             if has_happened {
                 let _ = self.sender.send(());

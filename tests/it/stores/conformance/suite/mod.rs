@@ -5,6 +5,7 @@ pub mod any;
 pub mod cancellation;
 pub mod exclusion;
 pub mod fencing;
+pub mod freeze;
 pub mod holder;
 pub mod loss;
 pub mod lost_gate;

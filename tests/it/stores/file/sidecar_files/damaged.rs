@@ -11,8 +11,8 @@ use std::path::Path;
 const DAMAGES: &[(&str, i32, &str)] = &[
     ("garbage", 78, "PATH: not written by dlock, or damaged"),
     ("half", 78, "PATH: not written by dlock, or damaged"),
-    ("newer", 78, "PATH: written by another dlock (format 2, known: 1)"),
-    ("newer, large", 78, "PATH: written by another dlock (format 2, known: 1)"),
+    ("newer", 78, "PATH: written by another dlock (format 3, known: 1 and 2)"),
+    ("newer, large", 78, "PATH: written by another dlock (format 3, known: 1 and 2)"),
     ("newer entries", 78, "PATH: not written by dlock, or damaged"),
     ("directory", 77, "cannot use PATH: not a regular file"),
     ("link", 77, "cannot use PATH: it is a symbolic link, which dlock does not follow"),
@@ -25,8 +25,8 @@ fn damage(place: &Place, what: &str) {
     let content = match what {
         "garbage" => "\u{0}garbage\n{\"format\":1}\n".to_owned(),
         "half" => good[..good.find("identity").unwrap()].to_owned(),
-        "newer" => good.replace("\"format\":1", "\"format\":2"),
-        "newer, large" => "{\"format\":2,\"at\":4096,\"length\":10}\n".to_owned(),
+        "newer" => good.replace("\"format\":1", "\"format\":3"),
+        "newer, large" => "{\"format\":3,\"at\":4096,\"length\":10}\n".to_owned(),
         "newer entries" => good.replace("\"mode\":", "\"mode\":\"of another dlock\",\"was\":"),
         other => {
             fs::rename(&path, place.path("good")).unwrap();

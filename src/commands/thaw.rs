@@ -1,0 +1,89 @@
+//! `dlock thaw`: ends the freezes of some names.
+
+use super::hold::persistent;
+use super::{execute, notices_about, print, within};
+use crate::backend::StoreError;
+use crate::backend::admin::LockAdmin;
+use crate::exit::{Exit, Failure};
+use crate::lock::{Freeze, LockName};
+use crate::report::{Reporter, describe_freeze, frozen_by, lock_error, printable};
+use crate::settings::{StoreTarget, ThawArguments, ThawPlan};
+
+pub fn thaw(arguments: &ThawArguments) -> Exit {
+    let reporter = Reporter::of(&arguments.common);
+    execute(
+        &reporter,
+        ThawPlan::new(arguments),
+        |plan| notices_about(&reporter, &plan.names, &plan.target),
+        async |plan| run(plan, &reporter).await,
+    )
+}
+
+async fn run(plan: &ThawPlan, reporter: &Reporter) -> Result<Exit, Failure> {
+    let display = plan.target.store.display();
+    let mut store = plan.target.store.open();
+    let mut exit = Exit::SUCCESS;
+    for name in &plan.names {
+        let failed = |error| lock_error(name, display, &error, "");
+        let thawed = thaw_shown(&mut *store, name, &plan.target, reporter).await.map_err(failed)?;
+        if thawed == Exit::CONTENDED {
+            exit = thawed;
+        }
+    }
+    super::warn_of_exposure(&plan.target, reporter);
+    Ok(exit)
+}
+
+/// Ends the freeze that the lock has now, if it has one.
+async fn thaw_shown(
+    store: &mut dyn LockAdmin,
+    name: &LockName,
+    target: &StoreTarget,
+    reporter: &Reporter,
+) -> Result<Exit, StoreError> {
+    let display = target.store.display();
+    let say = |line: &str| print(&format!("{}\n", printable(line)));
+    let Some(freeze) = look(store, name, target).await? else {
+        return Ok(say(&format!("{name} on {display} is not frozen")));
+    };
+    let _ = end(store, name, &freeze, target).await?;
+    Ok(match look(store, name, target).await? {
+        None => say(&format!("{name} was {}, and is thawed", frozen_by(&freeze))),
+        Some(other) => {
+            let message = format!("{}, anew: it is left so", describe_freeze(name, &other));
+            reporter.held(Some(name), None, &message);
+            Exit::CONTENDED
+        }
+    })
+}
+
+async fn look(
+    store: &mut dyn LockAdmin,
+    name: &LockName,
+    target: &StoreTarget,
+) -> Result<Option<Freeze>, StoreError> {
+    let names = std::slice::from_ref(name);
+    let looking = async {
+        store.connect().await?;
+        store.inspect(names, None).await
+    };
+    let seen = within(target.connect_timeout, looking).await?.whole()?;
+    Ok(seen.locks.into_iter().next().and_then(|lock| lock.freeze))
+}
+
+/// Ends this freeze, unless it has ended.
+///
+/// # Errors
+/// The store could not be queried, or refused.
+pub(super) async fn end(
+    store: &mut dyn LockAdmin,
+    name: &LockName,
+    freeze: &Freeze,
+    target: &StoreTarget,
+) -> Result<bool, StoreError> {
+    persistent(target.connect_timeout, async || {
+        store.connect().await?;
+        store.thaw(name, &freeze.id).await
+    })
+    .await
+}
