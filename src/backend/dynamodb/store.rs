@@ -331,10 +331,6 @@ impl Store for DynamoStore {
         })
     }
 
-    fn unfrozen(&self) -> Option<&str> {
-        self.gate.as_ref().map(|_| "AWS's lock client")
-    }
-
     fn examine<'a>(&'a mut self, diagnosis: &'a Diagnosis) -> TryReply<'a, ()> {
         Box::pin(self.examine_table(diagnosis))
     }

@@ -165,14 +165,15 @@ impl Lease {
         let is_foreign = |holder: &&HolderEntry| holder.identity().is_none();
         let mut ledger = (*after).clone();
         ledger.holders.retain(|holder| !is_foreign(&holder));
-        let written = ledger.holders.first().map(identity).unwrap_or_default();
+        let of_freeze = || ledger.freeze().map(|freeze| format!("dlock-freeze_{}", freeze.id));
+        let written = ledger.holders.first().map(identity).or_else(of_freeze).unwrap_or_default();
         if after.holders.iter().find(is_foreign).is_none() {
             let (holder, _) = self.renewal();
             let is_renewed = holder != written || (!written.is_empty() && before.holders != after.holders);
             let is_new = holder != written;
             let spec = object["spec"].as_object_mut().expect("checked when it was read");
             if is_renewed {
-                renew(spec, &written, rest(&ledger.holders, *now), is_new, *now);
+                renew(spec, &written, rest(&ledger, *now), is_new, *now);
             }
         }
         let mut document = json!({ "attempt": attempt, "holder": written });
@@ -201,13 +202,22 @@ fn renew(spec: &mut Map<String, Value>, holder: &str, seconds: u64, is_new: bool
     spec.insert("renewTime".into(), time);
 }
 
-/// Returns how many seconds the lock is held at most unless it is renewed; 1 if it is not held. The time may be ahead, which
-/// only the lease that was counted from it allows for.
-fn rest(holders: &[HolderEntry], now: Now) -> u64 {
+/// Returns how many seconds the lock is held at most unless it is renewed, or frozen if nobody holds it; 1 if neither. The
+/// time may be ahead, which only the lease that was counted from it allows for.
+fn rest(ledger: &Ledger, now: Now) -> u64 {
+    let holders = &ledger.holders;
+    let frozen = ledger.freeze().and_then(|freeze| freeze.rest(now.wall / 1000));
+    if let Some(frozen) = frozen.filter(|_| holders.is_empty()) {
+        return whole_seconds(frozen);
+    }
     let ends = holders.iter().filter_map(|holder| holder.lease_ends.max(holder.kept_until)).max();
     let ahead = if holders.len() > 1 { CLOCK_LAG } else { Duration::ZERO };
     let rest = (ends.unwrap_or_default() + ahead).saturating_sub(now.clock);
-    let seconds = rest.as_secs() + u64::from(rest.subsec_nanos() > 0);
+    whole_seconds(rest)
+}
+
+fn whole_seconds(rest: Duration) -> u64 {
+    let seconds = rest.as_secs().saturating_add(u64::from(rest.subsec_nanos() > 0));
     seconds.clamp(1, i32::MAX.unsigned_abs().into())
 }
 

@@ -367,10 +367,6 @@ impl Store for KubernetesStore {
         }
     }
 
-    fn unfrozen(&self) -> Option<&str> {
-        Some("controllers that elect a leader with this Lease")
-    }
-
     fn examine<'a>(&'a mut self, diagnosis: &'a Diagnosis) -> TryReply<'a, ()> {
         Box::pin(self.examine_cluster(diagnosis))
     }

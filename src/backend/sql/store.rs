@@ -320,7 +320,8 @@ impl<C: Client> Store for RowStore<C> {
     }
 
     fn unfrozen(&self) -> Option<&str> {
-        self.client.gate_lifetime().map(|_| "other programs that take the same lock")
+        let is_session = self.client.gate_lifetime() == Some(GateLifetime::Session);
+        is_session.then_some("other programs that take the same lock")
     }
 
     fn examine<'a>(&'a mut self, diagnosis: &'a Diagnosis) -> TryReply<'a, ()> {

@@ -98,7 +98,7 @@ fn every_block_is_in_a_language_that_a_test_runs() {
 #[test]
 fn every_option_that_a_document_names_exists() {
     use std::process::Command;
-    let help: String = ["run", "acquire", "renew", "release", "check", "doctor", "status", "break"]
+    let help: String = ["run", "acquire", "renew", "release", "check", "doctor", "status", "break", "freeze"]
         .iter()
         .map(|command| {
             Command::new(crate::support::dlock::BINARY).args([command, "--help"]).output().unwrap().stdout

@@ -66,7 +66,8 @@ mod an_entry_in_another_format_is_refused_and_not_overwritten {
         let (memcached, place) = (Memcached::start(), Place::new());
         assert!(memcached.add("dlock:x", None, r#"{"format":3,"holders":[]}"#));
         let stored = || memcached.get("dlock:x").unwrap_or_default();
-        let why = format!("{}: its item was written by another dlock (format 3, known: 1 and 2)", memcached.url());
+        let why =
+            format!("{}: its item was written by another dlock (format 3, known: 1 and 2)", memcached.url());
         assert_left_alone(&memcached.url(), &why, stored);
         let before = stored();
         let dlock = |words: &[&str]| place.bare().args(words).args(["-b", &memcached.url()]).output();

@@ -159,6 +159,7 @@ impl<V: Clone> Documents<V> {
                 }
                 _ => true,
             };
+            observation.let_in(store, name, &before, &ledger).await?;
             let stored = if ledger != before || !is_subscribed {
                 let mut called = called(&before, &ledger);
                 let next = next(&ledger, &called);
@@ -177,6 +178,8 @@ impl<V: Clone> Documents<V> {
                     is_counted_anew = true;
                     continue;
                 }
+                observation.let_in(store, name, &before, &ledger).await?;
+                observation.keep_out(store, name, &ledger).await?;
                 self.last = known(ledger, version);
                 // Foreign programs send no notifications, but the store may.
                 let is_watched = store.is_notified() && (!is_foreign || store.is_gate_watched());

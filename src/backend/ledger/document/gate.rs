@@ -6,12 +6,21 @@
 
 use std::time::Duration;
 
-use super::{DocumentStore, Seen};
+use super::leased_gate::identity;
+use super::{DocumentStore, Seen, Shortcut};
 use crate::backend::ledger::observed::{Gate, GateLifetime, GateMode, Now, Observed};
 use crate::backend::ledger::store::{Effect, Purpose};
 use crate::backend::ledger::value::{HolderEntry, Ledger};
 use crate::backend::{Loss, StoreError};
-use crate::lock::{Claim, Holder, LockName, Mode};
+use crate::lock::{Claim, Freeze, Holder, LockName, Mode, Token};
+
+/// For how long a gate with a lease is passed for a freeze without an end.
+const LONGEST_PASSAGE: Duration = Duration::from_secs(366 * 86_400);
+
+/// Returns the token with which the gate is passed for a freeze.
+fn token_of(freeze: &Freeze) -> Token {
+    Token::from_text(format!("freeze:{}", freeze.id))
+}
 
 /// A client that has passed the gate.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -120,7 +129,10 @@ impl Observation {
         let passed = store.passed(purpose);
         let is_known = |occupant: &&Occupant| {
             let holds = |holder: &HolderEntry| holder.gate == occupant.identity && holder.counts(&now);
-            occupant.identity.is_some() && (occupant.identity == passed || ledger.holders.iter().any(holds))
+            let is_of_freeze =
+                || occupant.identity == ledger.freeze().map(|freeze| identity(&token_of(freeze)));
+            let is_of_hold = || ledger.holders.iter().any(holds);
+            occupant.identity.is_some() && (occupant.identity == passed || is_of_hold() || is_of_freeze())
         };
         let stranger = self.occupants.iter().flatten().find(|occupant| !is_known(occupant));
         self.stranger = stranger.map(|stranger| (stranger.mode, stranger.holder.clone()));
@@ -225,6 +237,54 @@ impl Observation {
             return Ok(false);
         }
         Ok(true)
+    }
+
+    /// Passes a gate with a lease for the freeze of a lock that nobody holds, unless somebody is in it: foreign programs are kept
+    /// out until the freeze ends. If one of them is faster, it is in the gate; and if the lock was thawed meanwhile, the gate is
+    /// left again.
+    ///
+    /// # Errors
+    /// The store could not be queried.
+    pub(super) async fn keep_out<S: DocumentStore>(
+        &self,
+        store: &mut S,
+        name: &LockName,
+        ledger: &Ledger,
+    ) -> Result<(), StoreError> {
+        let is_open = self.lifetime == Some(GateLifetime::Lease)
+            && ledger.holders.is_empty()
+            && self.occupants.as_ref().is_some_and(Vec::is_empty);
+        if let Some((freeze, rest)) = ledger.live_freeze(self.now).filter(|_| is_open) {
+            let claim = Claim::new(name.clone(), token_of(freeze), rest.min(LONGEST_PASSAGE));
+            let purpose = Purpose::Claim(claim.clone());
+            let has_passed = store.pass_gate(&purpose, &claim, GateMode::Exclusive).await?;
+            let is_frozen = |ledger: &Ledger| ledger.freeze() == Some(freeze);
+            if has_passed
+                && !is_frozen(&store.load(name, &Purpose::Operate, &Shortcut::None, None).await?.ledger)
+            {
+                store.leave_gate(&purpose, &claim, Duration::ZERO).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Leaves the gate that was passed for a freeze, if this change ends it: before that, which a user must be able to do; and
+    /// after it, because until then another client may pass it.
+    ///
+    /// # Errors
+    /// The store could not be queried.
+    pub(super) async fn let_in<S: DocumentStore>(
+        &self,
+        store: &mut S,
+        name: &LockName,
+        before: &Ledger,
+        after: &Ledger,
+    ) -> Result<(), StoreError> {
+        let has_lease = self.lifetime == Some(GateLifetime::Lease);
+        let ended = before.freeze().filter(|freeze| has_lease && after.freeze() != Some(freeze));
+        let Some(freeze) = ended else { return Ok(()) };
+        let claim = Claim::new(name.clone(), token_of(freeze), Duration::ZERO);
+        store.leave_gate(&Purpose::Claim(claim.clone()), &claim, Duration::ZERO).await.map(drop)
     }
 
     /// Returns whether no foreign program is known to keep holders of this mode out.

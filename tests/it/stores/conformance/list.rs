@@ -185,6 +185,9 @@ macro_rules! one_holder_foreign_checks {
             admin {
                 a_foreign_hold_is_removed_only_if_unchanged_since_its_inspection: Majority Data Foreign Gate;
             }
+            freeze {
+                other_programs_are_kept_out: Majority Data Foreign Gate;
+            }
             holder {
                 a_foreign_holder_has_no_name: Majority Data Foreign;
             }

@@ -193,8 +193,12 @@ pub async fn nobody_starts_once_a_lock_is_frozen(rig: &mut dyn Rig) {
                 frozen.set(Some(round));
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 let end = Instant::now() + SOON;
-                while !seen(rig, "x").await.holders.is_empty() {
-                    assert!(Instant::now() < end, "a holder is left");
+                loop {
+                    let holders = seen(rig, "x").await.holders;
+                    assert!(holders.is_empty() || Instant::now() < end, "{holders:?}");
+                    if holders.is_empty() {
+                        break;
+                    }
                 }
                 frozen.set(None);
                 assert!(thaw(rig, &request).await);
@@ -261,4 +265,33 @@ pub async fn a_token_keeps_a_frozen_lock(rig: &mut dyn Rig) {
     assert_eq!(owner.release().await, Release::Released);
     assert_frozen(Client::new(rig, "x").busy().await, &request);
     assert!(thaw(rig, &request).await);
+}
+
+/// Unless `dlock freeze` says that they are not.
+pub async fn other_programs_are_kept_out(rig: &mut dyn Rig) {
+    let is_promised = rig.open().unfrozen().is_none();
+    let may_take = |rig: &mut dyn Rig, when: &str| {
+        let is_taken = rig.foreign_lock("x", None);
+        assert!(!is_taken || !is_promised, "{when}");
+        if is_taken {
+            rig.foreign_unlock("x");
+        }
+    };
+    let first = request(Some(LONG));
+    freeze(rig, &first).await;
+    may_take(rig, "of a lock that was free");
+    Client::new(rig, "x").busy().await;
+    may_take(rig, "of a lock that a dlock has asked for");
+    assert!(thaw(rig, &first).await);
+    let mut owner = Client::new(rig, "x");
+    owner.acquire().await;
+    let second = request(None);
+    freeze(rig, &second).await;
+    owner.release().await;
+    Client::new(rig, "x").busy().await;
+    may_take(rig, "of a lock that was held");
+    assert_eq!(seen(rig, "x").await.holders, []);
+    assert!(thaw(rig, &second).await);
+    assert!(rig.is_free_to_others("x"), "nothing is left of it");
+    Client::new(rig, "x").acquire().await;
 }
