@@ -1313,6 +1313,8 @@ local function thaw_lock()
     return {outcome = 'gone'}
   end
   thaw_waiters()
+  -- A dlock that does not know of freezes may have called some when its hold ended.
+  withdraw_calls()
   call('DEL', frozen_key)
   freeze = nil
   free_if_expired()

@@ -71,7 +71,7 @@ macro_rules! script {
 }
 
 /// All operations on a lock.
-static LOCK: Script = script!("lock.lua", "92c936c14690635564632d0e18070459b3ff6264");
+static LOCK: Script = script!("lock.lua", "538721d1a06330c5002e13a899090052c67bbe66");
 
 /// Inspects locks.
 pub(super) static LOOK: Script = script!("look.lua", "bb72d2ef986ded7e123d7d3b9297f63e505795a8");

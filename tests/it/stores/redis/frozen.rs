@@ -141,7 +141,7 @@ fn a_frozen_lock_stays_in_the_index() {
             let left = redis.command(&["PTTL", "dlock#locks"]).int();
             assert!(left > 390 * 24 * 3600 * 1000, "{left}");
             assert!(operator.thaw(&name(), &request.id).await.unwrap());
-            assert_eq!(operator.list().await.unwrap(), [LockName::new("y").unwrap(); 0]);
+            assert_eq!(operator.list().await.unwrap().len(), 0);
         }
     });
 }
