@@ -337,7 +337,7 @@ pub fn freeze(ledger: &mut Ledger, observed: &dyn Observed, request: &FreezeRequ
 
 /// Decides on the end of the freeze with this id: the waiters whose turn it is are called.
 pub fn thaw(ledger: &mut Ledger, observed: &dyn Observed, id: &str) -> Decision<bool> {
-    let is_there = ledger.freeze().is_some_and(|freeze| freeze.id == id);
+    let is_there = ledger.live_freeze(observed.now()).is_some_and(|(freeze, _)| freeze.id == id);
     if is_there {
         ledger.set_freeze(None);
         // Where entries live as long as their owner, see `revoke`.

@@ -7,12 +7,14 @@ mod view;
 use std::time::Duration;
 
 use redis::{Cmd, Value};
+use serde_json::json;
 
 use self::view::{HistoryRequest, LookReply, LookRequest, Outcomes, View};
 use super::connection::{CommandReply, Connection, RequestOptions, value_of};
 use super::keys::{HISTORY_LISTS, INDEX, Keys, RECORDED};
-use super::reply::{Outcome, nonsense, read, text};
+use super::reply::{Outcome, freeze as read_freeze, nonsense, read, text};
 use super::result::unexpected;
+use super::route::replaced;
 use super::script::{By, LOOK, Operation, ScriptRequest, json, millis};
 use super::store::RedisStore;
 use crate::backend::admin::{Frozen, Inspection, LockAdmin, Raised, Removal, Revoked};
@@ -32,6 +34,8 @@ const HISTORIES_A_FLIGHT: usize = 32;
 const INDEXES_A_FLIGHT: usize = 64;
 /// The approximate number of index entries read per request.
 const ENTRIES_A_PAGE: usize = 400;
+/// The longest time that a freeze with an end lasts, in ms: 1000 years (`forever` in lock.lua).
+const LONGEST_FREEZE: u64 = 1000 * 365 * 24 * 3600 * 1000;
 
 impl RedisStore {
     /// Sends each request, about one key, to the server that has the key. A single request is sent over the connection
@@ -266,12 +270,30 @@ impl LockAdmin for RedisStore {
         })
     }
 
-    fn freeze<'a>(&'a mut self, _: &'a LockName, _: &'a FreezeRequest) -> TryReply<'a, Frozen> {
-        Box::pin(async { Ok(Frozen::Unsupported("Redis".to_owned())) })
+    fn freeze<'a>(&'a mut self, name: &'a LockName, request: &'a FreezeRequest) -> TryReply<'a, Frozen> {
+        Box::pin(async move {
+            let FreezeRequest { id, by, reason, lasts } = request;
+            // The server does not accept that a key expires at once, or at a time beyond all others.
+            let lasts = lasts.map(|lasts| millis(lasts).clamp(1, LONGEST_FREEZE));
+            let freeze = json(&json!({ "id": id, "by": by, "reason": reason }));
+            match self.change(name, Operation::Freeze { id, freeze, lasts }).await? {
+                Outcome::Frozen { freeze } => {
+                    let freeze = read_freeze(&freeze)?;
+                    Ok(if freeze.id == *id { Frozen::Done(freeze) } else { Frozen::Already(freeze) })
+                }
+                other => Err(unexpected(&other)),
+            }
+        })
     }
 
-    fn thaw<'a>(&'a mut self, _: &'a LockName, _: &'a str) -> TryReply<'a, bool> {
-        Box::pin(async { Ok(false) })
+    fn thaw<'a>(&'a mut self, name: &'a LockName, id: &'a str) -> TryReply<'a, bool> {
+        Box::pin(async move {
+            match self.change(name, Operation::Thaw { id }).await? {
+                Outcome::Done => Ok(true),
+                Outcome::Gone => Ok(false),
+                other => Err(unexpected(&other)),
+            }
+        })
     }
 
     fn history<'a>(&'a mut self, name: &'a LockName) -> TryReply<'a, Vec<NotedRecord>> {
@@ -335,6 +357,18 @@ impl LockAdmin for RedisStore {
 }
 
 impl RedisStore {
+    /// Has the script freeze or thaw a lock, on a server that is still the one to use afterwards.
+    async fn change(&mut self, name: &LockName, operation: Operation<'_>) -> Result<Outcome, StoreError> {
+        let keys = self.keys(name);
+        let request = ScriptRequest::new(operation, &keys, "");
+        self.connect().await?;
+        let reply = self.request(&request, RequestOptions::default()).await?;
+        match !self.route.confirm_server(&self.location).await && self.route.is_replaced() {
+            true => Err(replaced()),
+            false => Ok(reply.outcome),
+        }
+    }
+
     /// Has the script revoke or remove a hold of another client. Returns how many holders were notified, and how many
     /// holds were removed.
     async fn end_hold(

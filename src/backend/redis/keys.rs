@@ -51,8 +51,18 @@ pub struct Keys {
 }
 
 /// The kinds of side keys that hold the state of a lock, except the keys of its members and the fencing counter.
-pub const SIDES: [&str; 9] =
-    ["holder", "queue", "waiters", "member-ends", "free-slots", "waiter-slots", SUCCEEDED, HISTORY, MISSED];
+pub const SIDES: [&str; 10] = [
+    "holder",
+    "queue",
+    "waiters",
+    "member-ends",
+    "free-slots",
+    "waiter-slots",
+    "frozen",
+    SUCCEEDED,
+    HISTORY,
+    MISSED,
+];
 /// The lists of the history.
 pub const HISTORY_LISTS: [&str; 3] = [SUCCEEDED, HISTORY, MISSED];
 pub const SUCCEEDED: &str = "succeeded";

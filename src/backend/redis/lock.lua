@@ -27,13 +27,17 @@ local function side(what)
   return 'dlock#' .. what .. ':' .. tail
 end
 local holder, counter, queue, waiters = side('holder'), recipe.counter or side('fencing'), side('queue'), side('waiters')
-local members, channels, success = side('member') .. ':', side('call') .. ':', side('success')
+local members, channels, success, frozen_key = side('member') .. ':', side('call') .. ':', side('success'), side('frozen')
 -- Sorted sets: members by the end of their lease, vacant slots by number, and waiters for a slot by the end of their
 -- queue entry. They ensure that no step reads all members or all waiters of a lock, of which there may be thousands.
 local ends, vacant, slot_waiters = side('member-ends'), side('free-slots'), side('waiter-slots')
 -- How long, in ms, a called waiter has to claim; how many outcomes are stored; for how long they and the last success
 -- are; how long the index outlives the last grant, and how long an entry in it outlives the expected end of its lock.
 local claim_ms, max_outcomes, retention, index_margin = 500, 20, 2678400000, 86400000
+-- How long, in ms, a freeze without an end lasts where a time is needed: 1000 years. No other one lasts longer.
+local forever = 31536000000000
+-- The value of a lock that is free and frozen. It keeps other programs from taking the lock.
+local marker = 'dlock:frozen'
 -- The same for a called waiter that polls, and that polls seldom because it was far back in the queue.
 local slow_claim_ms = 2000
 -- The maximum number of waiters that are called and have not claimed yet, and of expired members that are removed in
@@ -121,6 +125,10 @@ if type(value) == 'table' then
   end
   key_type, value = call('TYPE', lock).ok, false
 end
+local is_marked = value == marker
+if is_marked then
+  value = false
+end
 
 -- mode: false is free, f is foreign. high: all slots ever taken are below it; those of them that are free again are in
 -- `vacant`.
@@ -142,36 +150,108 @@ elseif value then
   end
 end
 
--- Replaces the value of the lock. The command that may fail for lack of memory comes first.
-local function write_lock(text, lease)
-  if recipe.channel then
-    call('HSET', lock, text, 1)
-    if value then
-      call('HDEL', lock, value)
-    end
-    call('PEXPIRE', lock, lease)
-  else
-    call('SET', lock, text, 'PX', lease)
+-- The freeze of the lock: its text, its id, and how long it lasts yet, in ms; nil if there is none. While the slot of the
+-- lock migrates, it may be on the other node: only `rest` is known then, or nothing.
+local freeze, is_freeze_known, is_freeze_elsewhere = nil, false, false
+local function set_freeze(text)
+  local is_json, read = pcall(cjson.decode, text)
+  read = is_json and type(read) == 'table' and read or {}
+  local rest = type(read['until']) == 'number' and read['until'] - now or forever
+  freeze = text and rest > 0 and {text = text, id = read.id, rest = math.min(rest, forever)} or nil
+  is_freeze_known = true
+end
+
+-- Returns the freeze, which is read when it is first needed.
+local function frozen()
+  if is_freeze_known then
+    return freeze
+  end
+  local text = try('GET', frozen_key)
+  if type(text) == 'table' then
+    -- Refused for a key that is not on this node any more while the slot migrates, or that has never existed.
+    is_freeze_elsewhere = string.find(text.err, 'non local', 1, true) ~= nil
+    text = not is_freeze_elsewhere and call('GET', frozen_key)
+  elseif not text and is_marked and ARGV[2] then
+    -- It is still on the node that the keys migrate from.
+    is_freeze_elsewhere = true
+  end
+  set_freeze(text)
+  if is_freeze_elsewhere and (is_marked or try('HGET', waiters, 'format') == '2') then
+    local rest = call('PTTL', is_marked and lock or waiters)
+    freeze = {rest = rest >= 0 and rest or forever}
+  end
+  return freeze
+end
+
+-- Stores in the index that the lock is in use for this many ms, for commands that list the locks. Never read here: a
+-- connection with client tracking that reads the index would be notified of every lock.
+local function add_to_index(lasts)
+  local noted = try('ZADD', index, 'GT', now + lasts, lock)
+  if type(noted) == 'table' then
+    -- Before Redis 6.2.
+    try('ZADD', index, now + lasts, lock)
   end
 end
 
--- Frees the lock and notifies the waiters of other programs, as far as permissions allow: one waiter of
--- python-redis-lock; all waiters of Redisson, which listen on either kind of channel, and the first in the queue of its
+-- Has the index last for so many ms, or longer: another lock in it may be frozen for longer.
+local function extend_index(lasts)
+  local extended = try('PEXPIRE', index, lasts, 'GT')
+  if type(extended) == 'table' then
+    -- Before Redis 7.0.
+    try('PEXPIRE', index, lasts)
+  elseif extended == 0 then
+    try('PEXPIRE', index, lasts, 'NX')
+  end
+end
+
+-- Replaces the value of the lock. The command that may fail for lack of memory comes first.
+local function write_lock(text, lease)
+  local former = is_marked and marker or value
+  if recipe.channel then
+    call('HSET', lock, text, 1)
+    if former and former ~= text then
+      call('HDEL', lock, former)
+    end
+    call('PEXPIRE', lock, lease)
+  elseif lease < forever then
+    call('SET', lock, text, 'PX', lease)
+  else
+    call('SET', lock, text)
+  end
+  is_marked = text == marker
+end
+
+-- Removes the value of the lock, or replaces it by the marker while the lock is frozen. A key that is removed cannot be made
+-- again while the slot migrates.
+local function clear_lock()
+  if not frozen() then
+    call('DEL', lock)
+    is_marked = false
+    return
+  end
+  if key_type ~= own_type or value == true then
+    call('DEL', lock)
+  end
+  write_lock(marker, freeze.rest)
+end
+
+-- Frees the lock and notifies the waiters of other programs unless it is frozen, as far as permissions allow: one waiter
+-- of python-redis-lock; all waiters of Redisson, which listen on either kind of channel, and the first in the queue of its
 -- fair lock.
 local function free_lock()
-  if recipe.signal then
+  if recipe.signal and not frozen() then
     try('DEL', recipe.signal)
     try('LPUSH', recipe.signal, 1)
     try('PEXPIRE', recipe.signal, 1000)
   end
-  call('DEL', lock)
+  clear_lock()
   try('DEL', holder)
   if mode == 's' or mode == 'c' then
     try('DEL', ends)
     try('DEL', vacant)
   end
   mode, value, slots, high = false, false, 0, 0
-  if recipe.channel then
+  if recipe.channel and not freeze then
     local first = try('LRANGE', recipe.queue, 0, 0)[1]
     for _, channel in ipairs({recipe.channel, first and recipe.channel .. ':' .. first}) do
       try('PUBLISH', channel, 0)
@@ -339,16 +419,6 @@ local function count_members()
   end
 end
 
--- Stores in the index that the lock is in use for this many ms, for commands that list the locks. Never read here: a
--- connection with client tracking that reads the index would be notified of every lock.
-local function add_to_index(lasts)
-  local noted = try('ZADD', index, 'GT', now + lasts, lock)
-  if type(noted) == 'table' then
-    -- Before Redis 6.2.
-    try('ZADD', index, now + lasts, lock)
-  end
-end
-
 -- Stores the outcome of a run, or why it did not begin, and that the lock has outcomes.
 local function record_outcome(text)
   if text and text ~= '' then
@@ -392,7 +462,7 @@ local function leave_queue(id)
   try('ZREM', slot_waiters, id)
   -- Refused for a key that is not on this node any more while the slot migrates; a command with two keys is refused
   -- too.
-  if try('ZCARD', queue) == 0 then
+  if try('ZCARD', queue) == 0 and not frozen() then
     call('DEL', waiters)
   end
 end
@@ -493,9 +563,12 @@ end
 -- queue position. `me` is not called but granted. `wants` and `many`: the mode and the slots of the claim of this
 -- request, if it has one; it stands in the queue as `me`, or behind the queue. Returns whether the claim is granted; until
 -- when a waiter ahead may claim; the mode held, the slots taken and the number of slots then; and whether all waiters
--- have been called.
+-- have been called. While the lock is frozen, nobody is called or granted, and nobody loses a position.
 local function turn(me, wants, many)
   local held, occupied_slots, of = mode, used, slots
+  if frozen() then
+    return false, 0, held, occupied_slots, of, false
+  end
   local place, called, late, granted_now, promised = 0, false, false, false, 0
   while true do
     local id = call('ZRANGE', queue, place, place)[1]
@@ -535,10 +608,10 @@ local function fencing_of(id)
   return string.match(call('GET', members .. id) or '', '"fencing":(%d+)')
 end
 
--- Calls the waiters whose turn it is, and removes the lock from the index if it has no user left.
+-- Calls the waiters whose turn it is, and removes the lock from the index if it has no user left and is not frozen.
 local function call_next()
   turn(nil)
-  if not mode and call('EXISTS', queue) == 0 then
+  if not mode and not frozen() and call('EXISTS', queue) == 0 then
     try('ZREM', index, lock)
   end
 end
@@ -711,7 +784,7 @@ local function grant(restored)
     return {outcome = 'counter_exhausted'}
   end
   try('ZREMRANGEBYSCORE', index, '-inf', now - index_margin)
-  try('PEXPIRE', index, retention)
+  extend_index(retention)
   return hold(fencing, request.mode == 'c' and free_slot() or '', undated)
 end
 
@@ -781,7 +854,8 @@ end
 -- Whether a waiter for a lock that several may hold was called, and so were enough waiters behind it: then there is no
 -- need to check each of them.
 local function is_in_run(w)
-  if w and w.called > now and request.mode ~= 'x' and fits(request.mode, request.slots, mode, used, slots) then
+  local has_room = request.mode ~= 'x' and fits(request.mode, request.slots, mode, used, slots)
+  if w and w.called > now and has_room and not frozen() then
     local later = call('ZRANGE', queue, max_called / 2, max_called / 2)[1]
     later = later and read_waiter(later)
     return later and later.called > now
@@ -808,7 +882,7 @@ local function join_queue(w)
   if not place_now or ticket and tonumber(place_now) ~= ticket then
     local last = call('ZRANGE', queue, -1, -1, 'WITHSCORES')
     local place_then = ticket or math.max(tonumber(last[2] or 0) + 1, time[1] * 1000000 + time[2])
-    call('HSET', waiters, 'format', 1)
+    call('HSET', waiters, 'format', frozen() and 2 or 1)
     call('ZADD', queue, string.format('%.0f', place_then), token)
   end
   if delivery == '0' and (call('ZRANK', queue, token) or 0) > 1 then
@@ -830,7 +904,7 @@ local function join_queue(w)
   add_to_index(entry_ttl)
   if call('PTTL', queue) < entry_ttl then
     call('PEXPIRE', queue, entry_ttl * 2)
-    call('PEXPIRE', waiters, entry_ttl * 2)
+    call('PEXPIRE', waiters, math.max(entry_ttl * 2, freeze and freeze.rest or 0))
   end
   return delivery
 end
@@ -866,7 +940,7 @@ local function busy(place, promised, delivery)
     outcome = 'busy', kind = what, remaining = rest, position = place, call_remaining = math.max(promised - now, 0),
     now = now, can_be_notified = delivery ~= '0' and delivery ~= '3', holders = count,
     number = place > 0 and request.supersedes and string.format('%.0f', call('ZSCORE', queue, token) or 0) or nil,
-    records = records[1] and records or nil, eviction = eviction_policy()
+    records = records[1] and records or nil, eviction = eviction_policy(), freeze = freeze and freeze.text
   }
 end
 
@@ -951,6 +1025,47 @@ local function claim_in_order()
   return busy(place, fits(wants, of, mode, used, slots) and promised or 0, delivery)
 end
 
+-- Counts the holders of a lock that several may hold, and frees it if all of them have expired.
+local function free_if_expired()
+  if mode == 's' or mode == 'c' then
+    count_members()
+    if count == 0 then
+      free_lock()
+    end
+  end
+end
+
+-- Keeps out those who do not look for the freeze: other programs, from which a free lock is hidden by the marker, and each
+-- dlock that does not know of freezes, nor of this format of the waiters.
+local function keep_frozen()
+  if not mode and not is_marked then
+    clear_lock()
+  end
+  if call('HLEN', waiters) > 1 and call('EXISTS', queue) == 0 then
+    -- All waiters have expired.
+    call('DEL', waiters)
+  end
+  if call('HGET', waiters, 'format') ~= '2' then
+    call('HSET', waiters, 'format', 2)
+  end
+  if call('PTTL', waiters) < freeze.rest then
+    call('PEXPIRE', waiters, freeze.rest)
+  end
+  add_to_index(freeze.rest)
+  extend_index(freeze.rest)
+end
+
+-- Lets every dlock wait for the lock again.
+local function thaw_waiters()
+  local left = call('PTTL', queue)
+  if left == -2 then
+    call('DEL', waiters)
+  else
+    call('HSET', waiters, 'format', 1)
+    call('PEXPIRE', waiters, left >= 0 and left or retention)
+  end
+end
+
 -- Decides on a request for the lock. Numbers of 16 digits are formatted explicitly: Lua would write them as `1.7e+15`.
 -- The server's time is used only as the seed of the counters, for the end of queue entries, and for the age of a holder.
 local function claim()
@@ -959,12 +1074,7 @@ local function claim()
   if reply then
     return reply
   end
-  if mode == 's' or mode == 'c' then
-    count_members()
-    if count == 0 then
-      free_lock()
-    end
-  end
+  free_if_expired()
   local other = wants == 'c' and other_slots()
   if other then
     leave_queue(token)
@@ -974,17 +1084,21 @@ local function claim()
     leave_queue(token)
     return fits(wants, of, mode, used, slots) and grant(restored) or {outcome = 'outer_lost'}
   end
-  local format = call('HGET', waiters, 'format')
-  if not format then
-    -- Only if needed: after its first write a script may go on although the server is out of memory.
-    if call('EXISTS', queue) == 1 then
-      call('DEL', queue)
-    end
-    if fits(wants, of, mode, used, slots) then
-      return grant()
-    end
-  elseif format ~= '1' then
+  local format, there = call('HGET', waiters, 'format'), frozen()
+  if format and format ~= '1' and format ~= '2' then
     return {outcome = 'other_format', format = format}
+  elseif not format and call('EXISTS', queue) == 1 then
+    -- Only if needed: after its first write a script may go on although the server is out of memory.
+    call('DEL', queue)
+  end
+  if is_freeze_elsewhere and (there or fits(wants, of, mode, used, slots)) then
+    error('TRYAGAIN')
+  elseif there then
+    keep_frozen()
+  elseif format == '2' then
+    thaw_waiters()
+  elseif not format and fits(wants, of, mode, used, slots) then
+    return grant()
   end
   return claim_in_order()
 end
@@ -1152,9 +1266,73 @@ local function fence()
   return {outcome = mine and 'fenced' or 'gone', fencing = mine or nil}
 end
 
+-- The waiters that are called cannot claim the lock while it is frozen, and keep their positions.
+local function withdraw_calls()
+  for _, id in ipairs(call('ZRANGE', queue, 0, max_expired - 1)) do
+    local w = read_waiter(id)
+    if w and w.called > 0 then
+      w.called = 0
+      write_waiter(id, w)
+    end
+  end
+end
+
+-- Freezes the lock; repeated with the same id, it only keeps it frozen. Returns the freeze that there is then.
+local function freeze_lock()
+  local there, format = frozen(), call('HGET', waiters, 'format')
+  if is_freeze_elsewhere then
+    error('TRYAGAIN')
+  elseif there and there.id ~= request.id then
+    return {outcome = 'frozen', freeze = there.text}
+  elseif format and format ~= '1' and format ~= '2' then
+    return {outcome = 'other_format', format = format}
+  end
+  if not there then
+    local lasts, text = request.lasts, string.sub(request.freeze, 1, -2) .. string.format(',"since":%.0f', now)
+    if lasts then
+      text = text .. string.format(',"until":%.0f}', now + lasts)
+      call('SET', frozen_key, text, 'PX', lasts)
+    else
+      text = text .. '}'
+      call('SET', frozen_key, text)
+    end
+    set_freeze(text)
+    withdraw_calls()
+  end
+  free_if_expired()
+  keep_frozen()
+  return {outcome = 'frozen', freeze = freeze.text}
+end
+
+-- Ends the freeze with this id.
+local function thaw_lock()
+  local there = frozen()
+  if is_freeze_elsewhere then
+    error('TRYAGAIN')
+  elseif not there or there.id ~= request.id then
+    return {outcome = 'gone'}
+  end
+  thaw_waiters()
+  -- A dlock that does not know of freezes may have called some when its hold ended.
+  withdraw_calls()
+  call('DEL', frozen_key)
+  freeze = nil
+  free_if_expired()
+  if is_marked then
+    free_lock()
+  end
+  -- The index has it for as long as the freeze would last.
+  try('ZREM', index, lock)
+  if mode or call('EXISTS', queue) == 1 then
+    add_to_index(math.max(call('PTTL', lock), call('PTTL', queue), 0))
+  end
+  call_next()
+  return {outcome = 'done'}
+end
+
 local operations = {
   acquire = claim, renew = renew, release = release, revoke = revoke, delete = delete_foreign, record = record_run, fence = fence,
-  raise = raise_fencing
+  raise = raise_fencing, freeze = freeze_lock, thaw = thaw_lock
 }
 local is_claim_at_node = request.operation == 'acquire' and request.node
 if is_claim_at_node then

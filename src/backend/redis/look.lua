@@ -57,6 +57,21 @@ local function look(lock, tail, held, seen)
       value = redis.call('HGETALL', lock)[1]
     end
   end
+  local freeze, is_marked = redis.pcall('GET', 'dlock#frozen:' .. tail), value == 'dlock:frozen'
+  if type(freeze) == 'table' and string.find(freeze.err, 'non local', 1, true) then
+    -- The slot of the lock is migrating to another node, and this key has been moved already, or has never existed.
+    if is_marked or redis.pcall('HGET', 'dlock#waiters:' .. tail, 'format') == '2' then
+      error(freeze.err)
+    end
+  elseif is_marked and not freeze and ARGV[2] then
+    error('TRYAGAIN')
+  end
+  if is_marked then
+    -- It keeps other programs out, and is no hold.
+    kind, value = 'none', false
+  end
+  freeze = type(freeze) == 'string' and string.len(freeze) <= longest and freeze or nil
+  spend(freeze or '')
   local rest = kind == 'none' and -2 or redis.call('PTTL', lock)
   local mode, slots, digest = '', '', nil
   local holders, of_held = {}, 0
@@ -131,14 +146,14 @@ local function look(lock, tail, held, seen)
       end
     end
   end
-  if kind == 'none' and of_line == 0 then
+  if kind == 'none' and of_line == 0 and not freeze then
     redis.pcall('ZREM', index, lock)
   end
   return {
     kind = kind, mode = mode, slots = slots, remaining = rest, digest = digest,
     holders_seen = held, of_holders = of_held, waiters_seen = seen, of_waiters = of_line,
     holders = holders[1] and holders or nil, waiters = line[1] and line or nil,
-    success = text_of('dlock#success:' .. tail)
+    success = text_of('dlock#success:' .. tail), freeze = freeze
   }
 end
 

@@ -7,7 +7,8 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::backend::StoreError;
-use crate::lock::{FencingToken, Holder, Identity, Mode, Revocation};
+use crate::backend::admin::OTHER_FORMAT;
+use crate::lock::{FencingToken, Freeze, Holder, Identity, Mode, Revocation};
 use crate::secret;
 
 /// The record of a member, as the scripts store it.
@@ -125,6 +126,11 @@ pub(super) enum Outcome {
         removed: usize,
     },
     Done,
+    /// The lock is frozen, perhaps by another request.
+    Frozen {
+        /// As JSON.
+        freeze: String,
+    },
     Fenced {
         fencing: String,
     },
@@ -159,6 +165,9 @@ pub(super) struct BusyReply {
     /// The records of some of the holders.
     #[serde(default)]
     pub(super) records: Vec<String>,
+    /// The freeze of the lock, as JSON.
+    #[serde(default)]
+    pub(super) freeze: Option<String>,
 }
 
 /// A command that the server has denied to this user, or does not have.
@@ -211,6 +220,14 @@ pub(super) fn time(ms: f64) -> Option<Duration> {
 pub(super) fn revocation(text: &str) -> Revocation {
     let unreadable = |_| Revocation { by: "an unknown user".into(), reason: None };
     serde_json::from_str(text).unwrap_or_else(unreadable)
+}
+
+/// Reads the freeze of a lock.
+///
+/// # Errors
+/// It was stored by another version of dlock, or is damaged.
+pub(super) fn freeze(text: &str) -> Result<Freeze, StoreError> {
+    serde_json::from_str(text).map_err(|_| StoreError::Config(format!("its freeze is {OTHER_FORMAT}")))
 }
 
 pub(super) fn number(value: Option<&Value>) -> Option<i64> {

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use super::location::Location;
 use super::recipe::Recipe;
-use super::reply::{BusyReply, HolderRecord, LockReply, Outcome, mode_of, nonsense, revocation, time};
+use super::reply::{
+    BusyReply, HolderRecord, LockReply, Outcome, freeze, mode_of, nonsense, revocation, time,
+};
 use super::rights::MissingRights;
 use crate::backend::admin::OTHER_FORMAT;
 use crate::backend::{Again, Attempt, Busy, Loss, Refusal, Release, Renewal, StoreError};
@@ -16,6 +18,10 @@ const FIRST_DELAY: Duration = Duration::from_millis(50);
 /// ... and each later one sends its request this much after the one ahead. A request has all waiters ahead called, so
 /// dead ones among them need not be waited for one by one.
 const DELAY_PER_WAITER: Duration = Duration::from_millis(100);
+/// A waiter asks again this long after the end of a freeze, of which nobody is notified, ...
+const AFTER_FREEZE: Duration = Duration::from_millis(1);
+/// ... and this much later than the waiter ahead of it.
+const BETWEEN_WAITERS: Duration = Duration::from_millis(25);
 
 /// Returns the result of a claim with this period, if it has [one](crate::lock::Claim::once_per).
 ///
@@ -42,7 +48,7 @@ pub(super) fn attempt(
             }
         }
         Outcome::OtherSuccess { format } => Ok(Attempt::Refused(Refusal::Success(UnknownFormat(format)))),
-        Outcome::Busy(reply) => Ok(Attempt::Busy(busy(reply, location.recipe))),
+        Outcome::Busy(reply) => Ok(Attempt::Busy(busy(reply, location.recipe)?)),
         Outcome::CounterExhausted => {
             Err(StoreError::Config("the fencing counter is exhausted (2^53)".into()))
         }
@@ -68,7 +74,7 @@ pub(super) fn unexpected(outcome: &Outcome) -> StoreError {
     StoreError::Config(format!("{OTHER_FORMAT} (format {}, known: 1 and 2)", secret::scrubbed(format)))
 }
 
-fn busy(reply: BusyReply, recipe: Recipe) -> Busy {
+fn busy(reply: BusyReply, recipe: Recipe) -> Result<Busy, StoreError> {
     let (kind, remaining) = (reply.kind.as_str(), time(reply.remaining));
     let position = Some(reply.position).filter(|position| *position > 0);
     let call_remaining = Duration::from_millis(reply.call_remaining);
@@ -89,10 +95,14 @@ fn busy(reply: BusyReply, recipe: Recipe) -> Busy {
         _ if !call_remaining.is_zero() => call_remaining + Duration::from_millis(1),
         place => remaining.map_or(Duration::MAX, |rest| rest + delay_after_lease(place)),
     };
+    let freeze = reply.freeze.as_deref().map(freeze).transpose()?.map(Box::new);
+    let frozen_for = freeze.as_ref().and_then(|freeze| freeze.rest(reply.now));
+    let behind = BETWEEN_WAITERS.saturating_mul(position.unwrap_or(1) - 1);
+    let again = frozen_for.map_or(again, |rest| again.min(rest.saturating_add(AFTER_FREEZE + behind)));
     let again = if position.is_some() && !reply.can_be_notified { Again::Poll } else { Again::Within(again) };
     let promised = !call_remaining.is_zero();
     let ticket = reply.number.and_then(|number| number.parse().ok());
-    Busy { holders, more, position, ticket, is_outside_queue: false, promised, freeze: None, again }
+    Ok(Busy { holders, more, position, ticket, is_outside_queue: false, promised, freeze, again })
 }
 
 /// Returns how long after the end of the holder's lease a waiter sends a request, even if it is not notified: the
@@ -163,11 +173,40 @@ mod tests {
     use super::*;
     use crate::backend::redis::location::tests::location;
     use crate::backend::redis::reply::read;
+    use crate::backend::redis::script::json;
+    use crate::lock::Freeze;
 
     #[test]
     fn waiters_ask_one_after_another_when_the_lease_ends() {
         for (position, ms) in [(None, 1), (Some(1), 1), (Some(2), 50), (Some(4), 250)] {
             assert_eq!(delay_after_lease(position), Duration::from_millis(ms), "{position:?}");
+        }
+    }
+
+    #[test]
+    fn waiters_ask_one_after_another_when_a_freeze_ends() {
+        let freeze = |until| {
+            let until = Some(until).filter(|until| *until > 0);
+            json(&Freeze { id: "a".into(), by: "root@here".into(), reason: None, since: 1, until })
+        };
+        for (remaining, position, until, ms) in [
+            (5_000, 0, 2_000, Some(1_001)),
+            (5_000, 1, 2_000, Some(1_001)),
+            (-2, 4, 2_000, Some(1_076)),
+            (300, 0, 2_000, Some(301)),
+            (300, 0, 0, Some(301)),
+            (-1, 1, 0, None),
+        ] {
+            let reply = format!(
+                r#"{{"outcome":"busy","kind":"free","remaining":{remaining},"position":{position},"call_remaining":0,
+                "now":1000,"can_be_notified":true,"holders":0,"freeze":{}}}"#,
+                json(&freeze(until))
+            );
+            let reply: LockReply = read(&Value::BulkString(reply.into())).expect("a reply");
+            let attempt = attempt(reply.outcome, None, &location("redis://h").expect("good"));
+            let Ok(Attempt::Busy(busy)) = attempt else { panic!("{attempt:?}") };
+            let again = ms.map_or(Duration::MAX, Duration::from_millis);
+            assert_eq!((busy.holders.len(), busy.again), (0, Again::Within(again)));
         }
     }
 
@@ -201,6 +240,7 @@ mod tests {
             "call_remaining":0,"now":1,"can_be_notified":true,"holders":0}"#;
         let reply: LockReply = read(&Value::BulkString(reply.into())).expect("a reply");
         let Outcome::Busy(reply) = reply.outcome else { panic!("{reply:?}") };
-        assert!(busy(reply, Recipe::Plain).holders[0].remaining > Some(Duration::from_secs(1 << 50)));
+        let busy = busy(reply, Recipe::Plain).expect("a freeze that can be read");
+        assert!(busy.holders[0].remaining > Some(Duration::from_secs(1 << 50)));
     }
 }

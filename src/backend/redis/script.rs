@@ -2,18 +2,19 @@
 //!
 //! | key | what it is |
 //! |---|---|
-//! | lock | the owner's token while it is held exclusively; `dlock:s:NUMBER` or `dlock:cSLOTS:NUMBER` while it is shared |
+//! | lock | the owner's token while it is held exclusively; `dlock:s:NUMBER` or `dlock:cSLOTS:NUMBER` while it is shared; `dlock:frozen` while it is free and frozen |
 //! | holder | hash: `format` (1 if `mode` is x, else 2); `value`, which the lock must have for the other fields to be valid; `mode` (x, s, c); `slots`; `high`, the number of slots that have been used at some time; `m:TOKEN` for each member, with its slot; `n:SLOT`, the number of additional members in a slot; and `r:TOKEN` for each member whose hold is revoked, with by whom and why |
 //! | member-ends | sorted set of a shared lock: its members by the end of their lease in ms |
 //! | free-slots | sorted set of a lock with slots: the free slots below `high` |
 //! | counter | the last fencing token |
 //! | queue | sorted set: the tokens of the waiters, by their numbers |
-//! | waiters | hash: `format`; and for each token: mode, slots, how it is notified, when its queue entry expires, until when it may claim, its identity |
+//! | waiters | hash: `format` (1, or 2 while the lock is frozen); and for each token: mode, slots, how it is notified, when its queue entry expires, until when it may claim, its identity |
 //! | waiter-slots | sorted set: the tokens of the waiters for a slot, by the time in ms at which their queue entries expire |
 //! | member of a TOKEN | the record of one member; its time to live is the member's lease |
 //! | succeeded | list: the last outcomes of runs that have succeeded, the latest first, each after the time in ms |
 //! | history | list: the same for other holds of the lock |
 //! | success | the last success of a run with `--once-per`, as JSON |
+//! | frozen | the [freeze](crate::lock::Freeze), as JSON; it expires when the freeze ends |
 //! | missed | list: the same for runs that did not get it, which may be many more |
 //! | `dlock#since` | on a node of a Redlock: since when it has kept all data, in ms, after a minus if it received requests before that as well; a random text that no other node has; the run id of the server, without which the marker is not checked |
 //! | `dlock#locks` | sorted set: the locks of this database, each with a time until which it is in use, so that listing them needs no scan of all keys. In a Redis Cluster there is one for each slot |
@@ -22,6 +23,10 @@
 //! A claim, a renewal and a release read a fixed number of entries, however many members and waiters there are: the
 //! sets show which members have expired, how many there are, and which slots are free. The fields `m:TOKEN` and the
 //! keys of the members override the sets, which are rebuilt if they are missing.
+//!
+//! Only `frozen` decides whether a lock is frozen. The value `dlock:frozen` keeps other programs out, and the format of the
+//! waiters each dlock that does not know of freezes; both last as long as the freeze. If a foreign program holds the lock
+//! when it is frozen, the next request that finds it free sets that value.
 //!
 //! A member's lease is the expiry of a separate key because a server out of memory accepts `PEXPIRE`, but no write that
 //! needs memory. While a lock has several holders, its own expiry is moved seldom and further than requested: each
@@ -66,10 +71,10 @@ macro_rules! script {
 }
 
 /// All operations on a lock.
-static LOCK: Script = script!("lock.lua", "e5b8948599d04e3052fe6ecc6379a7d4b7f94851");
+static LOCK: Script = script!("lock.lua", "538721d1a06330c5002e13a899090052c67bbe66");
 
 /// Inspects locks.
-pub(super) static LOOK: Script = script!("look.lua", "8b33b9c306352511b5a81cf7b0e0b9c52c25111a");
+pub(super) static LOOK: Script = script!("look.lua", "bb72d2ef986ded7e123d7d3b9297f63e505795a8");
 
 /// The first `N` bytes of a source without comments and indentation, and its whole length without them.
 const fn compact<const N: usize>(source: &str) -> ([u8; N], usize) {
@@ -148,6 +153,19 @@ pub(super) enum Operation<'a> {
     Raise {
         floor: String,
         counter_life: u64,
+    },
+    /// Keeps every run from starting that does not run inside a hold.
+    Freeze {
+        id: &'a str,
+        /// The [freeze](crate::lock::Freeze) without its times, as JSON.
+        freeze: String,
+        /// Without it the freeze has no end.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        lasts: Option<u64>,
+    },
+    /// Ends the freeze with this id.
+    Thaw {
+        id: &'a str,
     },
     /// Only tries the rights.
     TryRights {

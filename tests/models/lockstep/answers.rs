@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use dlock::backend::admin::{Raised, Removal, Revoked};
+use dlock::backend::admin::{Frozen, Raised, Removal, Revoked};
 use dlock::backend::{Attempt, Busy, Loss, Refusal, Release, Renewal};
 use dlock::lock::{
-    Due, FencingToken, Grant, Holder, Identity, LockState, Mode, NotDue, Record, Success, Waiter,
+    Due, FencingToken, Freeze, Grant, Holder, Identity, LockState, Mode, NotDue, Record, Success, Waiter,
 };
 use serde::de::DeserializeOwned;
 use serde_json::Value as Json;
@@ -22,6 +22,8 @@ pub(super) enum Answer {
     Revoked(Revoked),
     Removed(Removal),
     Raised(Raised),
+    Frozen(Frozen),
+    Thawed(bool),
     Recorded,
 }
 
@@ -33,6 +35,7 @@ pub(super) struct Contention {
     pub(super) more: usize,
     pub(super) position: Option<u32>,
     pub(super) promised: bool,
+    pub(super) freeze: Option<Box<Freeze>>,
 }
 
 /// A holder as it is named to a waiter.
@@ -59,10 +62,10 @@ impl Answer {
     pub(super) fn to_claim(attempt: Attempt) -> Answer {
         match attempt {
             Attempt::Granted(grant) => Answer::Granted(grant),
-            Attempt::Busy(Busy { holders, more, position, promised, .. }) => {
+            Attempt::Busy(Busy { holders, more, position, promised, freeze, .. }) => {
                 let mut holders: Vec<Named> = holders.into_iter().map(named).collect();
                 sort(&mut holders);
-                Answer::Busy(Contention { holders, more, position, promised })
+                Answer::Busy(Contention { holders, more, position, promised, freeze })
             }
             Attempt::Refused(refusal) => Answer::Refused(refusal),
             Attempt::NotDue(not_due) => Answer::NotDue(not_due),
@@ -131,7 +134,8 @@ pub(super) fn of_script(reply: &Json, once_per: Option<Duration>) -> Answer {
             sort(&mut holders);
             let position = field(reply, "position").filter(|position| *position > 0);
             let promised = !time(reply, "call_remaining").unwrap().is_zero();
-            Answer::Busy(Contention { holders, more, position, promised })
+            let freeze = freeze_in(reply).map(Box::new);
+            Answer::Busy(Contention { holders, more, position, promised, freeze })
         }
         "not_due" => {
             let last = Success::parse(&serde_json::from_str(&text(reply, "success")).unwrap()).unwrap();
@@ -191,6 +195,26 @@ pub(super) fn of_raise(reply: &Json) -> Answer {
     })
 }
 
+/// Reads the freeze of the lock, if there is one.
+fn freeze_in(reply: &Json) -> Option<Freeze> {
+    field::<String>(reply, "freeze").map(|text| serde_json::from_str(&text).unwrap())
+}
+
+/// Reads the reply to a freeze with this id.
+pub(super) fn of_freeze(reply: &Json, id: &str) -> Answer {
+    assert_eq!(text(reply, "outcome"), "frozen");
+    let freeze = freeze_in(reply).unwrap();
+    Answer::Frozen(if freeze.id == id { Frozen::Done(freeze) } else { Frozen::Already(freeze) })
+}
+
+pub(super) fn of_thaw(reply: &Json) -> Answer {
+    Answer::Thawed(match text(reply, "outcome").as_str() {
+        "done" => true,
+        "gone" => false,
+        other => panic!("{other} is not a reply to a thaw: {reply}"),
+    })
+}
+
 /// Reads the record of a member.
 fn holder_of_record(record: &str, now: u64) -> Holder {
     let record: Json = serde_json::from_str(record).unwrap();
@@ -232,6 +256,7 @@ pub(super) fn of_look(reply: &Json, free: LockState) -> LockState {
         mode: mode.filter(|_| !all("holders").is_empty()),
         holders: all("holders").iter().map(holder).collect(),
         waiters: all("waiters").iter().map(waiter).collect(),
+        freeze: freeze_in(lock).filter(|freeze| freeze.rest(now).is_some()),
         last_success: success.and_then(|success| Success::parse(&success).ok()),
         ..free
     }

@@ -39,6 +39,8 @@ pub(super) const KEPT_BY_ITS_KEY: &str =
 
 pub(super) const CALLED_TOGETHER: &str = "waiters are called although it is not their turn";
 
+pub(super) const DEAD_WAITERS_FORGOTTEN: &str = "waiters that have all died during a freeze are not counted";
+
 pub(super) const LEASE_OF_MINIMUM_TIME: &str =
     "a minimum hold time longer than the lease is recorded as the lease";
 
@@ -88,6 +90,21 @@ pub(super) const DIFFERENCES: &[Difference] = &[
         },
     },
     Difference {
+        name: DEAD_WAITERS_FORGOTTEN,
+        reason: "Nobody is removed from the queue of a frozen lock who does not leave. In Redis the key of the queue expires some \
+                 time after the last one of those in it has asked; a ledger keeps them until the lock is thawed.",
+        lasts: true,
+        of_answers: |facts, both| {
+            if let (Answer::Busy(script), Answer::Busy(ledger)) = (&both.0, &mut both.1)
+                && script.freeze.is_some()
+                && facts.are_all_waiters_dead()
+            {
+                ledger.position = script.position;
+            }
+        },
+        of_sights: |_, _| (),
+    },
+    Difference {
         name: CALLED_TOGETHER,
         reason: "The holder and the first waiters may have died together. Redis then calls up to 32 waiters at once, so that \
                  the dead ones cost one claim together. On the databases each of them would read and swap the same document \
@@ -113,6 +130,11 @@ impl Facts<'_> {
         let mut holders = self.before.ledger.holders.iter().filter(is_alive);
         let owner = self.before.server.text(LOCK).filter(|value| value.starts_with("token-"));
         owner.is_some_and(|owner| !holders.any(|holder| holder.token == *owner))
+    }
+
+    fn are_all_waiters_dead(&self) -> bool {
+        let (waiters, now) = (&self.before.ledger.waiters, Duration::from_micros(self.before.now));
+        !waiters.is_empty() && waiters.iter().all(|waiter| waiter.lease_ends.is_some_and(|ends| now >= ends))
     }
 
     fn is(&self, request: Request) -> bool {
@@ -158,10 +180,11 @@ pub(super) fn compare_answers(facts: &Facts<'_>, both: Both<Answer>) -> Result<C
 
 /// Compares what is seen afterwards.
 pub(super) fn compare_sights(facts: &Facts<'_>, both: Both<Sight>) -> Result<Compared, String> {
-    let parts: [fn(&Sight) -> String; 8] = [
+    let parts: [fn(&Sight) -> String; 9] = [
         |sight| format!("mode {:?}", sight.state.mode),
         |sight| format!("holders {:?}", sight.state.holders),
         |sight| format!("waiters {:?}", sight.state.waiters),
+        |sight| format!("freeze {:?}", sight.state.freeze),
         |sight| format!("success {:?}", sight.state.last_success),
         |sight| format!("queue {:?}", sight.queue),
         |sight| format!("token {}", sight.last_fencing_token),

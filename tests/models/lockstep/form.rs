@@ -43,7 +43,7 @@ impl Form {
             writeln!(raw, "{} {} {:?} {called:?} {ends:?}", waiter.ticket, waiter.token, waiter.mode)
                 .unwrap();
         }
-        writeln!(raw, "{:?} {:?}", ledger.success, state.clients).unwrap();
+        writeln!(raw, "{:?} {:?} {:?}", ledger.success, ledger.freeze(), state.clients).unwrap();
         let mut form = Form { text: String::with_capacity(raw.len()), now: state.now, numbers: Vec::new() };
         for number in numbers(&raw).filter(|number| number.len() == 16) {
             form.numbers.push(number.parse().unwrap());
@@ -62,8 +62,8 @@ impl Form {
             let (number, after) = from.split_at(end);
             self.text.push_str(before);
             match number.len() {
-                // In ms.
-                13 => {
+                // In ms; those with 14 digits are that of the end of a freeze that has none.
+                13 | 14 => {
                     let at: i64 = number.parse().unwrap();
                     write!(self.text, "@{}", at - (self.now / 1000) as i64).unwrap();
                 }

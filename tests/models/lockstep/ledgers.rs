@@ -13,7 +13,8 @@ use dlock::backend::ledger::{
 };
 use dlock::backend::{Backend, CLAIM_WITHIN, Change, Ending, Intent, Reply, StoreError, TryReply};
 use dlock::lock::{
-    Claim, FencingToken, Holder, Identity, LockName, LockState, NotedRecord, Record, Revocation, Token,
+    Claim, FencingToken, FreezeRequest, Holder, Identity, LockName, LockState, NotedRecord, Record,
+    Revocation, Token,
 };
 
 use super::answers::{Answer, Sight};
@@ -144,6 +145,14 @@ impl Ledgers {
 
     pub(super) fn raise(&mut self, name: &LockName, floor: FencingToken) -> Answer {
         Answer::Raised(at_once(self.client.raise_fencing(name, floor)))
+    }
+
+    pub(super) fn freeze(&mut self, name: &LockName, request: &FreezeRequest) -> Answer {
+        Answer::Frozen(at_once(self.client.freeze(name, request)))
+    }
+
+    pub(super) fn thaw(&mut self, name: &LockName, id: &str) -> Answer {
+        Answer::Thawed(at_once(self.client.thaw(name, id)))
     }
 
     pub(super) fn record(&mut self, name: &LockName, record: &Record) -> Answer {

@@ -17,10 +17,11 @@ use dlock::lock::Mode;
 use dlock::lock::record::RecordKind;
 
 use self::differences::{
-    CALLED_TOGETHER, DIFFERENCES, KEPT_BY_ITS_KEY, LEASE_OF_MINIMUM_TIME, ORDER_OF_OUTCOMES,
+    CALLED_TOGETHER, DEAD_WAITERS_FORGOTTEN, DIFFERENCES, KEPT_BY_ITS_KEY, LEASE_OF_MINIMUM_TIME,
+    ORDER_OF_OUTCOMES,
 };
 use self::lua::Interpreter;
-use self::model::{CASE, Case, Lockstep, Request};
+use self::model::{CASE, Case, Lockstep, Request, TTL};
 use crate::explorer::explore;
 
 const X: Mode = Mode::Exclusive;
@@ -143,6 +144,40 @@ fn a_success_is_looked_for_alike() {
     use Request::{Claim, Release, Try};
     let once = |period| Case { once_per: Some(period), ..case("once", &[X, X], &[Claim, Try, Release], 6) };
     assert_equal(&[ORDER_OF_OUTCOMES], &[once(Duration::from_secs(4)), once(Duration::from_secs(3600))]);
+}
+
+#[test]
+fn a_frozen_lock_is_granted_to_nobody_alike() {
+    use Request::{Claim, Freeze, Release, Thaw};
+    let frozen = |modes: &[Mode], depth| case("frozen", modes, &[Claim, Release, Freeze, Thaw], depth);
+    assert_equal(
+        &[DEAD_WAITERS_FORGOTTEN, ORDER_OF_OUTCOMES],
+        &[
+            frozen(&[X, X], 6),
+            frozen(&[X, S, S], 5),
+            frozen(&[OF_2, OF_2, OF_2], 5),
+            Case { operators: 2, freezes: TTL * 3, ..frozen(&[X, X], 5) },
+        ],
+    );
+}
+
+#[test]
+fn what_goes_on_while_a_lock_is_frozen_goes_on_alike() {
+    use Request::{Claim, Freeze, Release, Remove, Renew, Revoke, Thaw, Try};
+    let frozen = |modes: &[Mode], requests, depth| case("frozen", modes, requests, depth);
+    let queued = &[Claim, Release, Freeze, Thaw];
+    assert_equal(
+        &[LEASE_OF_MINIMUM_TIME, ORDER_OF_OUTCOMES],
+        &[
+            frozen(&[X, X], &[Try, Claim, Renew, Freeze, Thaw], 5),
+            frozen(&[X, S], &[Claim, Renew, Revoke, Remove, Freeze, Thaw], 4),
+            Case { min_hold: MIN_HOLD, ..frozen(&[X, X], queued, 5) },
+            Case { once_per: Some(Duration::from_secs(4)), ..frozen(&[X, X], queued, 5) },
+            Case { supersedes: &[true], leases: &[1, 3, 1], ..frozen(&[X, X, X], queued, 4) },
+            Case { nested: Some(false), ..frozen(&[X, X, S], queued, 4) },
+            Case { nested: Some(true), ..frozen(&[S, S, X], queued, 4) },
+        ],
+    );
 }
 
 #[test]

@@ -9,7 +9,8 @@ use dlock::backend::ledger::{HolderEntry, Ledger, WaiterEntry};
 use dlock::backend::{Ending, Intent};
 use dlock::lock::record::RecordKind;
 use dlock::lock::{
-    Claim, FencingToken, Holder, Identity, LockName, LockState, Mode, Record, Revocation, Token,
+    Claim, FencingToken, FreezeRequest, Holder, Identity, LockName, LockState, Mode, Record, Revocation,
+    Token,
 };
 
 use super::answers::{Answer, Sight};
@@ -45,6 +46,10 @@ pub(super) enum Request {
     Remove,
     /// An operator raises the fencing counter.
     Raise,
+    /// An operator freezes the lock: with the first client for [`Case::freezes`], with others until it is removed.
+    Freeze,
+    /// The operator who does so with this client removes that freeze.
+    Thaw,
     /// Records that its run did not begin.
     Record,
 }
@@ -61,6 +66,10 @@ pub(super) struct Case {
     pub(super) nested: Option<bool>,
     pub(super) min_hold: Duration,
     pub(super) once_per: Option<Duration>,
+    /// How long a freeze lasts that has an end.
+    pub(super) freezes: Duration,
+    /// By how many clients the lock may be frozen.
+    pub(super) operators: usize,
     /// Which of the runs are those of `--supersede`, in turns.
     pub(super) supersedes: &'static [bool],
     /// Whether the script calls waiters although it is not their turn, in case that those ahead are dead.
@@ -77,6 +86,8 @@ pub(super) const CASE: Case = Case {
     nested: None,
     min_hold: Duration::ZERO,
     once_per: None,
+    freezes: Duration::from_secs(1),
+    operators: 1,
     supersedes: &[false],
     calls_ahead: false,
     leases: &[1],
@@ -136,6 +147,10 @@ pub(super) fn token(client: usize) -> String {
 
 fn lock() -> LockName {
     LockName::new("x").unwrap()
+}
+
+fn freeze_id(client: usize) -> String {
+    format!("freeze-{client}")
 }
 
 fn revocation() -> Revocation {
@@ -223,6 +238,7 @@ impl<'a> Lockstep<'a> {
                     Request::Revoke | Request::Remove => it.fencing.is_some(),
                     Request::Release => it.has_begun,
                     Request::Raise | Request::Record => client == 0,
+                    Request::Freeze | Request::Thaw => client < self.case.operators,
                 };
                 if is_possible {
                     actions.push(Action::Request(client, *request));
@@ -291,6 +307,12 @@ impl<'a> Lockstep<'a> {
         let success = held.filter(|_| claim.once_per.is_some());
         let ending = Ending { success, ..Ending::with_record(Some(&record)) };
         let floor = FencingToken::new(START + 10_000_000).unwrap();
+        let freeze = FreezeRequest {
+            id: freeze_id(client),
+            by: "root@here".to_owned(),
+            reason: None,
+            lasts: (client == 0).then_some(self.case.freezes),
+        };
         ledgers.set(&state.ledger, state.now);
         let mut script = Scripted { interpreter: self.interpreter, server: &mut state.server };
         let name = lock();
@@ -308,6 +330,8 @@ impl<'a> Lockstep<'a> {
                 (script.remove(fencing), ledgers.remove(&name, fencing))
             }
             Request::Raise => (script.raise(floor), ledgers.raise(&name, floor)),
+            Request::Freeze => (script.freeze(&freeze), ledgers.freeze(&name, &freeze)),
+            Request::Thaw => (script.thaw(&freeze.id), ledgers.thaw(&name, &freeze.id)),
             Request::Record => (script.record(&record), ledgers.record(&name, &record)),
         };
         state.ledger = ledgers.ledger();
@@ -348,7 +372,8 @@ impl<'a> Lockstep<'a> {
         let granted_at = ledger.success.as_ref().and_then(|success| success["granted_at"].as_u64());
         let due = granted_at.zip(self.case.once_per).map(|(at, period)| Duration::from_millis(at) + period);
         let now = Duration::from_micros(state.now);
-        let all = called.chain(holders).chain(waiters).chain(of_script).chain(due);
+        let thawed = ledger.freeze().and_then(|freeze| freeze.until).map(Duration::from_millis);
+        let all = called.chain(holders).chain(waiters).chain(of_script).chain(due).chain(thawed);
         // Nothing but the memory of the lock ends later.
         let soon = |at: Duration| at.checked_sub(now).filter(|left| *left < Duration::from_secs(100));
         let mut moments: Vec<Duration> = all.filter_map(soon).map(|left| left + JUST_AFTER).collect();

@@ -183,9 +183,18 @@ impl Redis {
                 Some(Entry { expires_at: None, .. }) => -1,
                 Some(Entry { expires_at: Some(at), .. }) => (at - self.now_ms()) as i64,
             }),
-            ["PEXPIRE", key, lasts] => {
+            ["PEXPIRE", key, lasts, ref options @ ..] => {
                 let (now, lasts) = (self.now_ms(), lasts.parse::<i64>().unwrap());
                 let Some(entry) = self.keys.get_mut(key) else { return Some(Reply::Number(0)) };
+                let is_set = match *options {
+                    [] => true,
+                    ["NX"] => entry.expires_at.is_none(),
+                    ["GT"] => entry.expires_at.is_some_and(|at| now.saturating_add_signed(lasts) > at),
+                    _ => return None,
+                };
+                if !is_set {
+                    return Some(Reply::Number(0));
+                }
                 entry.expires_at = Some(now.saturating_add_signed(lasts));
                 if lasts <= 0 {
                     self.keys.remove(key);

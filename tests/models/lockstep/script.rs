@@ -5,7 +5,9 @@ use std::time::Duration;
 use dlock::backend::admin::{Removal, Revoked};
 use dlock::backend::{Ending, Intent};
 use dlock::lock::record::RecordKind;
-use dlock::lock::{Claim, FencingToken, Identity, LockState, Mode, NotedRecord, Record, Revocation};
+use dlock::lock::{
+    Claim, FencingToken, FreezeRequest, Identity, LockState, Mode, NotedRecord, Record, Revocation,
+};
 use serde_json::{Value as Json, json};
 
 use super::answers::{self, Answer, Sight};
@@ -137,6 +139,20 @@ impl Scripted<'_> {
     pub(super) fn raise(&mut self, floor: FencingToken) -> Answer {
         let fields = json!({ "floor": floor.to_string(), "counter_life": ms(COUNTER_LIFE) });
         answers::of_raise(&self.run("raise", "", fields))
+    }
+
+    pub(super) fn freeze(&mut self, request: &FreezeRequest) -> Answer {
+        let FreezeRequest { id, by, reason, lasts } = request;
+        let freeze = json!({ "id": id, "by": by, "reason": reason }).to_string();
+        let mut fields = json!({ "id": id, "freeze": freeze });
+        if let Some(lasts) = lasts {
+            fields["lasts"] = ms(*lasts).into();
+        }
+        answers::of_freeze(&self.run("freeze", "", fields), id)
+    }
+
+    pub(super) fn thaw(&mut self, id: &str) -> Answer {
+        answers::of_thaw(&self.run("thaw", "", json!({ "id": id })))
     }
 
     pub(super) fn record(&mut self, record: &Record) -> Answer {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::backend::admin::OTHER_FORMAT;
 use crate::backend::redis::keys::Keys;
 use crate::backend::redis::recipe::Recipe;
-use crate::backend::redis::reply::{HolderRecord, mode_of, revocation, time};
+use crate::backend::redis::reply::{HolderRecord, freeze, mode_of, revocation, time};
 use crate::backend::redis::result::hint;
 use crate::lock::{Holder, Identity, LockName, LockState, NotedRecord, Success, Unknown, Waiter};
 
@@ -62,6 +62,9 @@ pub(super) struct StateReply {
     waiters: Vec<WaiterReply>,
     /// The record of the last success; empty if there is none.
     success: String,
+    /// The freeze, as JSON; perhaps it has just ended.
+    #[serde(default)]
+    freeze: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -174,6 +177,10 @@ impl View {
         (self.holders, self.waiters) = (reply.holders_seen, reply.waiters_seen);
         self.state.last_success =
             serde_json::from_str(&reply.success).ok().and_then(|stored| Success::parse(&stored).ok());
+        match reply.freeze.as_deref().map(freeze).transpose() {
+            Ok(freeze) => self.state.freeze = freeze.filter(|freeze| freeze.rest(now).is_some()),
+            Err(error) => self.set_unknown(error.into()),
+        }
         if self.is_whole {
             // The lock outlives its last member if several had it.
             self.state.mode = self.state.mode.filter(|_| !self.state.holders.is_empty());

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::contention::{Contention, contention};
 use super::fencing::{Step, step};
-use super::merge::most_frequent;
+use super::merge::{self, most_frequent};
 use super::node::{Fenced, NodeClient, NodeReply, Purpose, limit};
 use super::nodes::RedlockNodes;
 use super::quorum::Replies;
@@ -13,7 +13,7 @@ use super::verdict::{NodeVote, Verdict, verdict};
 use super::{QuorumHold, RedlockStore};
 use crate::backend::redis::script::AsNode;
 use crate::backend::{Again, Attempt, Busy, Ending, Intent, Refusal, StoreError};
-use crate::lock::{Claim, FencingToken, Grant, NotDue};
+use crate::lock::{Claim, FencingToken, Freeze, Grant, NotDue};
 use crate::random::jitter;
 
 /// How often a claim that does not wait is tried while no client has a majority.
@@ -68,6 +68,18 @@ impl Round {
             _ => None,
         });
         undated.max()
+    }
+
+    /// Returns the freeze that keeps the claim out: so many nodes are frozen, or have failed, that the others are no
+    /// majority of this many nodes.
+    pub(super) fn freeze(&self, count: usize, quorum: usize) -> Option<Freeze> {
+        let busy = self.replies.succeeded().into_iter().filter_map(|(_, reply)| match reply.attempt {
+            Attempt::Busy(busy) => busy.freeze,
+            _ => None,
+        });
+        let freezes: Vec<Box<Freeze>> = busy.collect();
+        let least = (count - quorum + 1).saturating_sub(self.replies.failed().len());
+        merge::freeze(freezes.iter().map(|freeze| &**freeze), least)
     }
 
     /// Two nodes with the same id, if there are any: the same server, or one a copy of the other.
@@ -289,7 +301,7 @@ impl RedlockStore {
             return Err(self.nodes.unavailable(&failed));
         }
         let granted = round.replies.nodes(NodeReply::is_granted).len();
-        let contention = contention(&busy, granted, quorum);
+        let contention = contention(&busy, granted, quorum, round.freeze(count, quorum));
         match too_young.iter().map(|(_, rest)| *rest).max() {
             Some(rest) if contention.is_free() => {
                 let text = not_counted_yet(too_young.len(), count, rest);

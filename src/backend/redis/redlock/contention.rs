@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::merge;
 use crate::backend::{Again, Busy, Refusal};
-use crate::lock::Holder;
+use crate::lock::{Freeze, Holder};
 
 /// A hold at a node that is older than this is not an attempt in progress: a failed attempt is released sooner.
 const LONGEST_ATTEMPT: Duration = Duration::from_secs(1);
@@ -12,7 +12,7 @@ const LONGEST_ATTEMPT: Duration = Duration::from_secs(1);
 /// Why no majority of nodes grants a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Contention {
-    /// Another client holds the lock.
+    /// Another client holds the lock, or it is frozen.
     Held(Busy),
     /// Concurrent claims have split the nodes between them, or it is another waiter's turn.
     Split(Busy),
@@ -27,8 +27,14 @@ impl Contention {
     }
 }
 
-/// Merges the replies of the nodes that did not grant the lock; `granted` other nodes did.
-pub(super) fn contention(replies: &[Busy], granted: usize, quorum: usize) -> Contention {
+/// Merges the replies of the nodes that did not grant the lock; `granted` other nodes did. `freeze` keeps the claim out at
+/// too many nodes for a majority.
+pub(super) fn contention(
+    replies: &[Busy],
+    granted: usize,
+    quorum: usize,
+    freeze: Option<Freeze>,
+) -> Contention {
     let seen = merge::holders(replies.iter().map(|busy| busy.holders.as_slice()));
     let holds = |reports: &&Vec<&Holder>| {
         let is_old =
@@ -36,7 +42,8 @@ pub(super) fn contention(replies: &[Busy], granted: usize, quorum: usize) -> Con
         reports.len() >= quorum || reports.iter().any(is_old)
     };
     let has_holder = seen.iter().any(|reports| holds(&reports));
-    let shown = seen.iter().filter(|reports| !has_holder || holds(reports));
+    let is_attempt_shown = !has_holder && freeze.is_none();
+    let shown = seen.iter().filter(|reports| is_attempt_shown || holds(reports));
     let mut holders: Vec<Holder> = shown.filter_map(|reports| merge::holder(reports, quorum)).collect();
     holders.sort_by_key(|holder| std::cmp::Reverse(holder.age));
     // With many holders each node lists only some of them, and not the same ones.
@@ -51,6 +58,7 @@ pub(super) fn contention(replies: &[Busy], granted: usize, quorum: usize) -> Con
     positions.sort_unstable();
     let position = positions.len().checked_sub(1).map(|last| positions[last / 2]);
     let again = again(replies, quorum.saturating_sub(granted).max(1), quorum);
+    let is_held = has_holder || has_many || freeze.is_some();
     let busy = Busy {
         holders,
         more,
@@ -58,10 +66,10 @@ pub(super) fn contention(replies: &[Busy], granted: usize, quorum: usize) -> Con
         ticket: None,
         is_outside_queue: false,
         promised: false,
-        freeze: None,
+        freeze: freeze.map(Box::new),
         again,
     };
-    match has_holder || has_many {
+    match is_held {
         true => Contention::Held(busy),
         false => Contention::Split(Busy { promised: replies.iter().any(|busy| busy.promised), ..busy }),
     }
@@ -110,7 +118,7 @@ mod tests {
     }
 
     fn of(replies: &[Busy], granted: usize) -> (bool, Busy) {
-        match contention(replies, granted, 3) {
+        match contention(replies, granted, 3, None) {
             Contention::Held(busy) => (true, busy),
             Contention::Split(busy) => (false, busy),
             Contention::Refused(refusal) => panic!("{refusal:?}"),
@@ -130,6 +138,17 @@ mod tests {
             let (held, merged) = of(&replies.map(Busy::clone), granted);
             let identities = merged.holders.into_iter().filter_map(|holder| holder.identity);
             assert_eq!((held, identities.map(|identity| identity.pid).collect()), (is_held, pids.to_vec()));
+        }
+    }
+
+    #[test]
+    fn a_frozen_lock_is_held_by_nobody_whose_attempt_is_in_progress() {
+        let [attempt, old] = [(1, 10), (3, 2_000)].map(|holder| busy(&[holder], 9));
+        let freeze = Freeze { id: "a".into(), by: "root@here".into(), reason: None, since: 1, until: None };
+        for (replies, shown) in [([&attempt, &attempt], 0), ([&old, &attempt], 1)] {
+            let merged = contention(&replies.map(Busy::clone), 0, 3, Some(freeze.clone()));
+            let Contention::Held(busy) = merged else { panic!("{merged:?}") };
+            assert_eq!((busy.holders.len(), busy.freeze.as_deref()), (shown, Some(&freeze)));
         }
     }
 

@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use super::node::NodeClient;
+use super::node::{NodeClient, Purpose};
+use super::nodes::STRAGGLERS;
 use super::quorum::Replies;
 use super::{RedlockStore, merge};
 use crate::backend::admin::{Frozen, Inspection, LockAdmin, Raised, Removal, Revoked};
@@ -42,8 +43,45 @@ impl RedlockStore {
         lock.last_success = successes.max_by_key(|success| success.granted_at);
         lock.mode =
             states.iter().find(|state| state.holders.iter().any(is_shown)).and_then(|state| state.mode);
+        let least = (self.nodes.count() - quorum + 1).saturating_sub(missing);
+        lock.freeze = merge::freeze(states.iter().filter_map(|state| state.freeze.as_ref()), least);
         lock.waiters = merge::waiters(states.iter().map(|state| state.waiters.as_slice()));
         Some(lock)
+    }
+}
+
+impl RedlockStore {
+    /// Freezes a lock at all nodes. Returns when a majority has done so, or cannot any more, and the other nodes have replied
+    /// too or [`STRAGGLERS`] has passed.
+    async fn freeze_nodes(&mut self, name: &LockName, request: &FreezeRequest) -> Replies<Frozen> {
+        let (name, request) = (name.clone(), request.clone());
+        let freeze = async move |node: &mut NodeClient| node.store.freeze(&name, &request).await;
+        let replies = self.nodes.request(self.all(), Purpose::Other, LIMIT, freeze);
+        let is_ours = |frozen: &Frozen| matches!(frozen, Frozen::Done(_));
+        let is_decided = || replies.has_majority(is_ours) || replies.excludes_majority(|one| !is_ours(one));
+        self.nodes.decided_or_complete(&replies, is_decided).await;
+        self.nodes.complete_within(STRAGGLERS, &replies).await;
+        replies
+    }
+
+    /// Ends the freeze with this id at all nodes but those that have replied with another one.
+    async fn thaw_nodes(&mut self, name: &LockName, id: &str, replies: &Replies<Frozen>) {
+        let other = replies.nodes(|frozen| matches!(frozen, Frozen::Already(_)));
+        let (name, id) = (name.clone(), id.to_owned());
+        let thaw = async move |node: &mut NodeClient| node.store.thaw(&name, &id).await;
+        let nodes = self.all().filter(|node| !other.contains(node));
+        let thawed = self.nodes.request(nodes, Purpose::Other, LIMIT, thaw);
+        self.nodes.complete_within(LIMIT, &thawed).await;
+    }
+}
+
+/// The error of a request that some nodes may have executed.
+fn uncertain(error: StoreError) -> StoreError {
+    match error {
+        StoreError::Unavailable { reason, outlook, .. } => {
+            StoreError::Unavailable { reason, maybe_applied: true, outlook }
+        }
+        other => other,
     }
 }
 
@@ -123,12 +161,37 @@ impl LockAdmin for RedlockStore {
         })
     }
 
-    fn freeze<'a>(&'a mut self, _: &'a LockName, _: &'a FreezeRequest) -> TryReply<'a, Frozen> {
-        Box::pin(async { Ok(Frozen::Unsupported("Redis".to_owned())) })
+    fn freeze<'a>(&'a mut self, name: &'a LockName, request: &'a FreezeRequest) -> TryReply<'a, Frozen> {
+        Box::pin(async move {
+            self.connect().await?;
+            let replies = self.freeze_nodes(name, request).await;
+            let (mut ours, mut others) = (Vec::new(), Vec::new());
+            for (_, frozen) in replies.succeeded() {
+                match frozen {
+                    Frozen::Done(freeze) => ours.push(freeze),
+                    Frozen::Already(freeze) => others.push(freeze),
+                    Frozen::Unsupported(_) => {}
+                }
+            }
+            if let Some(freeze) = merge::freeze(ours.iter(), self.nodes.quorum()) {
+                return Ok(Frozen::Done(freeze));
+            }
+            let Some(freeze) = merge::freeze(others.iter(), self.nodes.count() - self.nodes.quorum() + 1)
+            else {
+                return Err(uncertain(self.nodes.unavailable(&replies.failed())));
+            };
+            self.thaw_nodes(name, &request.id, &replies).await;
+            Ok(Frozen::Already(freeze))
+        })
     }
 
-    fn thaw<'a>(&'a mut self, _: &'a LockName, _: &'a str) -> TryReply<'a, bool> {
-        Box::pin(async { Ok(false) })
+    fn thaw<'a>(&'a mut self, name: &'a LockName, id: &'a str) -> TryReply<'a, bool> {
+        Box::pin(async move {
+            let (name, id) = (name.clone(), id.to_owned());
+            let replies =
+                self.survey(async move |node: &mut NodeClient| node.store.thaw(&name, &id).await).await?;
+            Ok(!replies.nodes(|was_there| *was_there).is_empty())
+        })
     }
 
     fn history<'a>(&'a mut self, name: &'a LockName) -> TryReply<'a, Vec<NotedRecord>> {

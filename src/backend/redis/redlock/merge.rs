@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::lock::{Holder, Waiter};
+use crate::lock::{Freeze, Holder, Waiter};
 
 /// Groups the reports of several nodes about the same holder, by identity and digest.
 pub(super) fn holders<'a>(nodes: impl Iterator<Item = &'a [Holder]>) -> Vec<Vec<&'a Holder>> {
@@ -25,6 +25,19 @@ pub(super) fn holder(reports: &[&Holder], quorum: usize) -> Option<Holder> {
         revoked: reports.iter().find_map(|report| report.revoked.clone()),
         ours: reports.iter().any(|report| report.ours),
         ..(*reports.first()?).clone()
+    })
+}
+
+/// Merges the freezes of several nodes, if there are at least so many: the one that most of them have.
+pub(super) fn freeze<'a>(nodes: impl Iterator<Item = &'a Freeze>, least: usize) -> Option<Freeze> {
+    let all: Vec<&Freeze> = nodes.collect();
+    let (id, _) = most_frequent(all.iter().map(|freeze| freeze.id.as_str()))?;
+    let reports = || all.iter().filter(|freeze| freeze.id == id);
+    let endless = reports().any(|freeze| freeze.until.is_none());
+    (all.len() >= least).then_some(Freeze {
+        since: reports().map(|freeze| freeze.since).min()?,
+        until: reports().filter_map(|freeze| freeze.until).max().filter(|_| !endless),
+        ..Freeze::clone(reports().next()?)
     })
 }
 
@@ -78,4 +91,26 @@ fn remaining(reports: &[&Holder], quorum: usize) -> Option<Duration> {
     let mut rest: Vec<Duration> = reports.iter().filter_map(|report| report.remaining).collect();
     rest.sort_unstable_by_key(|rest| Reverse(*rest));
     rest.get(quorum - 1).or(rest.last()).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_freeze_of_most_nodes_is_shown_by_their_clocks() {
+        let freeze = |id: &str, since, until| {
+            let id = id.to_owned();
+            Freeze { id, by: "root@here".to_owned(), reason: None, since, until }
+        };
+        let seen = [
+            freeze("b", 1, Some(90)),
+            freeze("a", 7, Some(70)),
+            freeze("a", 5, Some(71)),
+            freeze("a", 6, Some(69)),
+        ];
+        assert_eq!(super::freeze(seen.iter(), 4), Some(freeze("a", 5, Some(71))));
+        assert_eq!(super::freeze(seen.iter(), 5), None);
+        assert_eq!(super::freeze([].iter(), 0), None);
+    }
 }

@@ -2,7 +2,8 @@
 
 use super::await_renewal;
 use super::{KEY, another, assert_ends_well, assert_held, assert_ran, await_nothing_left};
-use super::{holder, let_go};
+use super::{await_line, holder, let_go, side};
+use crate::stores::conformance::rig::{locate, on_one_thread};
 use crate::support::SOON;
 use crate::support::cluster::{Cluster, Move};
 use crate::support::dlock::Dlock;
@@ -10,6 +11,8 @@ use crate::support::place::Place;
 use crate::support::resp::Value;
 use crate::support::running::{Exit, Running};
 use crate::support::wait::{throughout, until};
+use dlock::backend::admin::Frozen;
+use dlock::lock::{FreezeRequest, LockName};
 use std::time::Duration;
 
 /// The lease, and a time longer than that.
@@ -252,5 +255,70 @@ fn a_lock_is_kept_over_many_slot_migrations() {
     }
     let_go(&place, "go");
     assert_ends_well(&mut held);
+    await_nothing_left(&cluster, "x");
+}
+
+fn frozen(cluster: &Cluster, request: &FreezeRequest) {
+    let frozen = on_one_thread(async {
+        let mut operator = locate(&cluster.url()).unwrap().open();
+        operator.freeze(&LockName::new("x").unwrap(), request).await.unwrap()
+    });
+    assert!(matches!(frozen, Frozen::Done(_)), "{frozen:?}");
+}
+
+fn thawed(cluster: &Cluster, request: &FreezeRequest) {
+    let is_thawed = on_one_thread(async {
+        let mut operator = locate(&cluster.url()).unwrap().open();
+        operator.thaw(&LockName::new("x").unwrap(), &request.id).await.unwrap()
+    });
+    assert!(is_thawed);
+}
+
+/// Whichever of its keys has migrated: other programs and runs are kept out by the lock, even where the freeze is not yet.
+#[test]
+fn a_frozen_lock_is_granted_to_nobody_while_its_slot_migrates() {
+    let (cluster, place) = (Cluster::lent(), Place::new());
+    let run = || run(&place, &cluster.url(), TTL).args(["--connect-timeout", "300ms"]);
+    assert_ran(&run().sh("echo ran").output());
+    for lock_first in [true, false] {
+        let request = FreezeRequest::new("root@here".into(), None, None);
+        frozen(&cluster, &request);
+        let moving = cluster.begin(KEY, another(&cluster, KEY));
+        let mut keys = cluster.left(moving);
+        keys.sort_by_key(|key| (key == KEY) != lock_first);
+        assert!(keys.contains(&side("frozen", "x")), "{keys:?}");
+        for key in keys {
+            cluster.migrate(moving, &[&key]);
+            assert_refused(&cluster, &place);
+            let taken = cluster.command_at(KEY, &["SET", KEY, "foreign", "NX", "PX", "1000"]);
+            assert_eq!(taken, Value::Nil, "{key}");
+        }
+        cluster.finish(moving);
+        assert_eq!(run().sh("echo ran").output().exit, Exit::Code(75));
+        thawed(&cluster, &request);
+        assert_ran(&run().sh("echo ran").output());
+        await_nothing_left(&cluster, "x");
+    }
+}
+
+/// The lock is released where the freeze is not any more.
+#[test]
+fn a_lock_stays_frozen_that_is_released_while_its_slot_migrates() {
+    let (cluster, place) = (Cluster::lent(), Place::new());
+    let mut held = holder(run(&place, &cluster.url(), "60s"), "go");
+    let mut waiter = run(&place, &cluster.url(), "4s").args(["--wait", "30s"]).sh("echo ran").spawn();
+    await_line(&cluster, "x", 1);
+    let request = FreezeRequest::new("root@here".into(), None, None);
+    frozen(&cluster, &request);
+    let moving = cluster.begin(KEY, another(&cluster, KEY));
+    cluster.migrate(moving, &[&side("frozen", "x")]);
+    let_go(&place, "go");
+    assert_ends_well(&mut held);
+    assert_eq!(cluster.command_at(KEY, &["GET", KEY]), Value::Text("dlock:frozen".into()));
+    assert_refused(&cluster, &place);
+    cluster.finish(moving);
+    throughout(Duration::from_millis(300), "it waits", || waiter.poll().is_none());
+    thawed(&cluster, &request);
+    assert_ran(&waiter.wait());
     await_nothing_left(&cluster, "x");
 }

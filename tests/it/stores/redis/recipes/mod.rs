@@ -6,6 +6,7 @@
 
 mod cluster;
 mod doctor;
+mod frozen;
 mod matrix;
 mod python_redis_lock;
 mod redisson;

@@ -5,6 +5,7 @@ mod doctor;
 mod exclusion;
 mod fencing;
 mod fixture;
+mod frozen;
 mod node_failures;
 mod once_per;
 mod queue;
