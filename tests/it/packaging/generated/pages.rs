@@ -91,8 +91,8 @@ fn a_page_is_named_by_its_command_or_topic() {
 
 #[test]
 fn an_unknown_page_is_rejected() {
-    let message = "dlock: no man page \"ru\": there are acquire, break, check, completions, config, doctor, history, man, \
-                   release, renew, run, status, backends, ci, config.5, consul, dynamodb, etcd, fencing, file, kubernetes, memcached, migration, mysql, postgres, recipes, redis, s3, zookeeper\n";
+    let message = "dlock: no man page \"ru\": there are acquire, break, check, completions, config, doctor, freeze, history, man, \
+                   release, renew, run, status, thaw, backends, ci, config.5, consul, dynamodb, etcd, fencing, file, kubernetes, memcached, migration, mysql, postgres, recipes, redis, s3, zookeeper\n";
     let place = Place::new();
     let output = place.bare().args(["man", "ru"]).output();
     assert_eq!(output.outcome(), (Exit::Code(64), "", message));
