@@ -2,5 +2,6 @@
 
 pub mod break_lock;
 pub mod doctor;
+pub mod freeze;
 pub mod status;
 pub mod tokens;

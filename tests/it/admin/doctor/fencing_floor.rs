@@ -87,7 +87,7 @@ fn a_raised_counter_does_not_expire() {
     assert!(!expires(), "{:?}", expiry());
 }
 
-/// The user may read what there is; on ZooKeeper, not even that is needed.
+/// The user may read what there is; on ZooKeeper, not even that is needed. Nor may such a user freeze a lock.
 #[test]
 fn a_user_who_may_not_write_is_refused() {
     let redis = Redis::start();
@@ -132,15 +132,17 @@ fn a_user_who_may_not_write_is_refused() {
 
 #[track_caller]
 fn assert_may_not(url: &str, variables: &[(&str, &str)]) {
-    let raise = Place::new().bare().args(["doctor", "--fencing-floor", "7", "x"]).env("DLOCK_BACKEND", url);
-    let raise = variables.iter().fold(raise, |raise, (name, value)| raise.env(name, *value));
-    let output = raise.output();
-    assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(77), ""), "{url}: {}", output.stderr);
-    let (scheme, _) = url.split_once(':').expect("a scheme");
-    assert!(output.stderr.starts_with(&format!("dlock: x on {scheme}:")), "{}", output.stderr);
-    assert_eq!(output.stderr.lines().count(), 1, "{}", output.stderr);
-    let secrets = variables.iter().map(|(_, value)| value.rsplit(':').next().expect("a secret"));
-    for secret in secrets.chain(["s3cret"]) {
-        assert!(!output.stderr.contains(secret), "{}", output.stderr);
+    for words in [&["doctor", "--fencing-floor", "7", "x"][..], &["freeze", "--forever", "x"]] {
+        let command = Place::new().bare().args(words).env("DLOCK_BACKEND", url);
+        let command = variables.iter().fold(command, |command, (name, value)| command.env(name, *value));
+        let output = command.output();
+        assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(77), ""), "{url}: {}", output.stderr);
+        let (scheme, _) = url.split_once(':').expect("a scheme");
+        assert!(output.stderr.starts_with(&format!("dlock: x on {scheme}:")), "{}", output.stderr);
+        assert_eq!(output.stderr.lines().count(), 1, "{}", output.stderr);
+        let secrets = variables.iter().map(|(_, value)| value.rsplit(':').next().expect("a secret"));
+        for secret in secrets.chain(["s3cret"]) {
+            assert!(!output.stderr.contains(secret), "{}", output.stderr);
+        }
     }
 }
