@@ -50,6 +50,18 @@ fn break_is_offered_the_locks_that_are_held() {
     }
 }
 
+#[test]
+fn thaw_is_offered_the_locks_that_are_frozen() {
+    for store in Store::each() {
+        let _held = hold(&store, "held");
+        let freeze = store.place.bare().args(["freeze", "-b", store.url(), "--for", "1h", "frozen"]).output();
+        assert_eq!(freeze.exit, Exit::Code(0), "{freeze:?}");
+        let offered = |command: &str| ask(&store.place, &["dlock", command, "-b", store.url(), ""]).stdout;
+        assert_eq!(offered("thaw"), "values\nfrozen\tlock\n");
+        assert_eq!(offered("break"), "values\nfrozen\tlock\nheld\tlock\n");
+    }
+}
+
 /// Where the store lists only what is held or awaited, the names of the history are found all the same.
 #[test]
 fn status_history_is_offered_the_locks_with_a_history() {
