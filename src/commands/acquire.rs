@@ -22,7 +22,7 @@ use crate::lease::acquire_all::{HeldLock, Lock};
 use crate::lease::acquire_any::Wanted;
 use crate::lock::record::ACQUIRED;
 use crate::lock::{Claim, Holder, Identity, Record, Token};
-use crate::report::{self, Outcome, Reporter, TokenFile, lock_error, milliseconds, to_stdout};
+use crate::report::{self, Outcome, Reporter, TokenFile, frozen_by, lock_error, milliseconds, to_stdout};
 use crate::settings::{self, AcquireArguments, AcquirePlan};
 
 /// The name shown to other clients instead of a command.
@@ -132,7 +132,7 @@ impl Acquiring<'_> {
                     dlock_exit: plan.settings.conflict_exit_code().into(),
                     kept_ms: busy.holder().and_then(Holder::kept).map(milliseconds),
                     holder: busy.holder().and_then(|holder| holder.identity.clone()),
-                    error: Some(line),
+                    error: Some(busy.freeze.as_deref().map_or(line, frozen_by)),
                     ..self.record(&lock.claim, awaited.waited)
                 };
                 hold::note(&mut **lock.backend(), &plan.name, &record, hold::RECORD).await;

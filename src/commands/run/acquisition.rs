@@ -9,7 +9,7 @@ use crate::lease::acquire::{NotGranted, Wait};
 use crate::lease::acquire_all::{HeldLock, Keepers, Lock};
 use crate::lease::acquire_any::Wanted;
 use crate::lock::LockName;
-use crate::report::{Cause, Outcome, RunReport};
+use crate::report::{Cause, Outcome, RunReport, frozen_by};
 use crate::settings::Supersede;
 
 impl<'a> Run<'a> {
@@ -51,6 +51,10 @@ impl<'a> Run<'a> {
                 report.exit = Exit::Status(self.plan.settings.conflict_exit_code());
                 report.holder = busy.holder().cloned();
                 report.held_lock = Some(lock.claim.name.clone());
+                report.cause = busy
+                    .freeze
+                    .as_ref()
+                    .map(|freeze| Cause { lock: Some(lock.claim.name.clone()), text: frozen_by(freeze) });
                 for (lock, busy) in &awaited.busy {
                     report.found(&lock.claim.name, busy.holder());
                 }

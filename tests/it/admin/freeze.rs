@@ -101,7 +101,7 @@ fn a_freeze_is_shown_wherever_the_lock_is() {
     assert_eq!((&noted["outcome"], &noted["holder"]), (&"contended".into(), &Value::Null), "{noted}");
     assert!(noted["error"].as_str().unwrap().starts_with(&line), "{noted}");
     let history = dlock(&place, "history x").output().stdout;
-    assert!(history.contains("contended") && history.contains(&format!("frozen by {}", by())), "{history}");
+    assert!(history.contains("contended") && history.contains(&format!("  frozen by {}", by())), "{history}");
     let quiet = place.run().args(["-q", "-E", "0"]).sh("echo ran").output();
     assert_eq!(quiet.outcome(), (Exit::Code(0), "", ""));
 }
