@@ -166,9 +166,11 @@ pub enum Raised {
 /// The result of [`LockAdmin::freeze`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frozen {
-    /// It is frozen by this request.
+    /// It is frozen by this request, and was not before.
     Done(Freeze),
-    /// It was frozen before; nothing was changed.
+    /// It was frozen by an earlier attempt of this request, and still is.
+    Kept(Freeze),
+    /// It is frozen by another request; nothing was changed.
     Already(Freeze),
     /// These locks cannot be frozen, and why.
     Unsupported(String),

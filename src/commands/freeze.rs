@@ -121,7 +121,7 @@ impl Freezing<'_> {
                     }
                     return self.failed(name, &error);
                 }
-                Ok(Frozen::Done(freeze)) => self.frozen.push((name.clone(), freeze)),
+                Ok(Frozen::Done(freeze) | Frozen::Kept(freeze)) => self.frozen.push((name.clone(), freeze)),
                 Ok(Frozen::Already(freeze)) => {
                     self.requested.retain(|requested| requested != name);
                     let message =

@@ -106,6 +106,8 @@ pub struct FreezePlan {
     lasts: Option<Duration>,
     /// How long to wait for the holders.
     pub wait: Wait,
+    /// Holders are not waited for, and may go on.
+    pub leaves_holders: bool,
 }
 
 impl FreezePlan {
@@ -133,6 +135,7 @@ impl FreezePlan {
             reason: Some(reason).filter(|reason| !reason.is_empty()),
             lasts: arguments.lasts,
             wait: if arguments.now { Wait::No } else { arguments.wait.unwrap_or(Wait::Forever) },
+            leaves_holders: arguments.now,
         })
     }
 

@@ -327,7 +327,7 @@ pub fn freeze(ledger: &mut Ledger, observed: &dyn Observed, request: &FreezeRequ
         let freeze = freeze.clone();
         // The reply to an earlier attempt was lost.
         let is_ours = freeze.id == request.id;
-        return Decision::reply(if is_ours { Frozen::Done(freeze) } else { Frozen::Already(freeze) });
+        return Decision::reply(if is_ours { Frozen::Kept(freeze) } else { Frozen::Already(freeze) });
     }
     let freeze = request.at(now.wall / 1000);
     ledger.set_freeze(Some(freeze.clone()));

@@ -57,7 +57,7 @@ impl RedlockStore {
         let (name, request) = (name.clone(), request.clone());
         let freeze = async move |node: &mut NodeClient| node.store.freeze(&name, &request).await;
         let replies = self.nodes.request(self.all(), Purpose::Other, LIMIT, freeze);
-        let is_ours = |frozen: &Frozen| matches!(frozen, Frozen::Done(_));
+        let is_ours = |frozen: &Frozen| matches!(frozen, Frozen::Done(_) | Frozen::Kept(_));
         let is_decided = || replies.has_majority(is_ours) || replies.excludes_majority(|one| !is_ours(one));
         self.nodes.decided_or_complete(&replies, is_decided).await;
         self.nodes.complete_within(STRAGGLERS, &replies).await;
@@ -168,7 +168,7 @@ impl LockAdmin for RedlockStore {
             let (mut ours, mut others) = (Vec::new(), Vec::new());
             for (_, frozen) in replies.succeeded() {
                 match frozen {
-                    Frozen::Done(freeze) => ours.push(freeze),
+                    Frozen::Done(freeze) | Frozen::Kept(freeze) => ours.push(freeze),
                     Frozen::Already(freeze) => others.push(freeze),
                     Frozen::Unsupported(_) => {}
                 }

@@ -26,7 +26,7 @@ fn request(lasts: Option<Duration>) -> FreezeRequest {
 
 async fn freeze(rig: &dyn Rig, request: &FreezeRequest) -> Freeze {
     match persistent(async || operator(rig).await.freeze(&name("x"), request).await).await {
-        Frozen::Done(freeze) => freeze,
+        Frozen::Done(freeze) | Frozen::Kept(freeze) => freeze,
         other => panic!("{other:?}"),
     }
 }
