@@ -380,6 +380,17 @@ impl StoreError {
         StoreError::Unavailable { reason: reason.into(), maybe_applied: true, outlook: Outlook::Transient }
     }
 
+    /// Returns the same error for a request of which a part has been carried out.
+    #[must_use]
+    pub fn after_a_part(self) -> StoreError {
+        match self {
+            StoreError::Unavailable { reason, outlook, .. } => {
+                StoreError::Unavailable { reason, maybe_applied: true, outlook }
+            }
+            other => other,
+        }
+    }
+
     /// Returns the same error with another text, made from its own.
     pub fn map_text(self, text: impl FnOnce(String) -> String) -> StoreError {
         match self {

@@ -1,6 +1,7 @@
 //! `dlock freeze`: lets nobody start under some names, and waits until the last holder has ended.
 
 use std::io;
+use std::slice::from_ref;
 use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
@@ -15,8 +16,8 @@ use crate::clock::Moment;
 use crate::exit::{Exit, Failure, FailureKind};
 use crate::identity;
 use crate::lease::acquire::Wait;
-use crate::lock::{Freeze, FreezeRequest, Holder, LockName, LockState};
-use crate::report::{Reporter, describe_freeze, describe_holder, lock_error, printable};
+use crate::lock::{FreezeRequest, Holder, LockName, LockState};
+use crate::report::{Reporter, describe_freeze, describe_holder, hazard_of, label, printable, store_error};
 use crate::settings::{FreezeArguments, FreezePlan};
 
 /// The longest pause between two looks at the holders: a store without notifications is polled.
@@ -47,26 +48,19 @@ async fn run(plan: &FreezePlan, reporter: &Reporter) -> Result<Exit, Failure> {
         request: plan.request(by),
         store: plan.target.store.open(),
         requested: Vec::new(),
-        frozen: Vec::new(),
+        begin: Moment::now(),
+        printed: Exit::SUCCESS,
     };
     let end = tokio::select! {
         biased;
-        signal = ended_by(&signals) => End::Signal(signal),
+        signal = ended_by(&signals) => End::Undone(Ok(Exit::Signal(signal))),
         end = freezing.freeze_and_wait() => end,
     };
     match end {
-        End::Done(exit) => Ok(exit),
-        End::Signal(signal) => {
-            freezing.give_up().await;
-            Ok(Exit::Signal(signal))
-        }
-        End::Contended => {
-            freezing.give_up().await;
-            Ok(Exit::CONTENDED)
-        }
-        End::Failed(failure) => {
-            freezing.give_up().await;
-            Err(failure)
+        End::Done(result) => result,
+        End::Undone(result) => {
+            freezing.give_up(&signals).await;
+            result
         }
     }
 }
@@ -84,13 +78,12 @@ async fn ended_by(signals: &Source) -> i32 {
     }
 }
 
-/// Why the command ends. The freezes stay in the first case only.
+/// How the command ends.
 enum End {
-    Done(Exit),
-    Signal(i32),
-    /// One of the locks is frozen by another request.
-    Contended,
-    Failed(Failure),
+    /// The locks stay frozen.
+    Done(Result<Exit, Failure>),
+    /// The freezes of this request are to be removed.
+    Undone(Result<Exit, Failure>),
 }
 
 struct Freezing<'a> {
@@ -98,61 +91,70 @@ struct Freezing<'a> {
     reporter: &'a Reporter,
     request: FreezeRequest,
     store: Box<dyn LockAdmin>,
-    /// The locks that may be frozen by this request, ...
+    /// The locks that may be frozen by this request.
     requested: Vec<LockName>,
-    /// ... and those that are, with their freezes.
-    frozen: Vec<(LockName, Freeze)>,
+    begin: Moment,
+    /// Whether what was to be printed was printed.
+    printed: Exit,
 }
 
 impl Freezing<'_> {
-    fn failed(&self, name: &LockName, error: &StoreError) -> End {
-        End::Failed(lock_error(name, self.plan.target.store.display(), error, ""))
-    }
-
     async fn freeze_and_wait(&mut self) -> End {
         let plan = self.plan;
-        let begin = Moment::now();
+        let mut frozen = Vec::new();
         for name in &plan.names {
             self.requested.push(name.clone());
-            match self.freeze(name).await {
+            match self.freeze(name, &self.request.clone()).await {
                 Err(error) => {
                     if !matches!(error, StoreError::Unavailable { maybe_applied: true, .. }) {
                         self.requested.retain(|requested| requested != name);
+                        // A part of it may have been carried out before it was refused.
+                        let _ = within(plan.target.connect_timeout, self.store.thaw(name, &self.request.id))
+                            .await;
                     }
-                    return self.failed(name, &error);
+                    return End::Undone(Err(self.failure(from_ref(name), &error, "")));
                 }
-                Ok(Frozen::Done(freeze) | Frozen::Kept(freeze)) => self.frozen.push((name.clone(), freeze)),
+                Ok(Frozen::Done(freeze) | Frozen::Kept(freeze)) => {
+                    frozen.push(describe_freeze(name, &freeze));
+                }
                 Ok(Frozen::Already(freeze)) => {
                     self.requested.retain(|requested| requested != name);
                     let message =
                         format!("{}: nothing was changed; see dlock thaw", describe_freeze(name, &freeze));
                     self.reporter.held(Some(name), None, &message);
-                    return End::Contended;
+                    return End::Undone(Ok(Exit::CONTENDED));
                 }
                 Ok(Frozen::Unsupported(why)) => {
                     let message =
                         format!("{name} on {} cannot be frozen: {why}", plan.target.store.display());
-                    return End::Failed(Failure::new(FailureKind::Denied, message));
+                    return End::Undone(Err(Failure::new(FailureKind::Denied, message)));
                 }
             }
         }
         super::warn_of_exposure(&plan.target, self.reporter);
+        if let Some(hazard) = self.store.hazard().filter(|hazard| !plan.target.accepts(hazard)) {
+            self.reporter.warning(&hazard_of(plan.target.store.display(), &hazard));
+        }
         if let Some(others) = self.store.unfrozen() {
             self.reporter.warning(&format!("a freeze does not keep out {others}"));
         }
-        for (name, freeze) in &self.frozen {
-            self.say(&describe_freeze(name, freeze));
-        }
+        frozen.iter().for_each(|line| self.say(line));
         let until = match plan.wait {
-            Wait::No => Some(begin),
-            Wait::For(wait) => Some(begin + wait),
+            Wait::No => Some(self.begin),
+            Wait::For(wait) => Some(self.begin + wait),
             Wait::Forever => None,
         };
         self.wait(until).await
     }
 
-    async fn freeze(&mut self, name: &LockName) -> Result<Frozen, StoreError> {
-        let (store, request) = (&mut self.store, &self.request);
+    fn failure(&self, names: &[LockName], error: &StoreError, help: &str) -> Failure {
+        let Failure { kind, message } =
+            store_error(&format!("{} on {}", label(names), self.plan.target.store.display()), error);
+        Failure::new(kind, message + help)
+    }
+
+    async fn freeze(&mut self, name: &LockName, request: &FreezeRequest) -> Result<Frozen, StoreError> {
+        let store = &mut self.store;
         persistent(self.plan.target.connect_timeout, async || {
             store.connect().await?;
             store.freeze(name, request).await
@@ -160,40 +162,51 @@ impl Freezing<'_> {
         .await
     }
 
-    /// Waits until nobody holds the locks, or until then.
+    /// Waits until nobody holds the locks, or until then. What is frozen stays so, whatever happens to the store.
     async fn wait(&mut self, until: Option<Moment>) -> End {
-        let mut shown: Vec<(LockName, Holder)> = Vec::new();
+        let mut shown: Vec<Held> = Vec::new();
+        let (mut is_warned, mut was_free) = (false, false);
         loop {
             let is_last = until.is_some_and(|until| Moment::now() >= until);
             let pause = until.map_or(POLL_INTERVAL, |until| POLL_INTERVAL.min(until - Moment::now()));
-            let states = match self.look().await {
-                Ok(states) => states,
-                // The store may recover in time. What is frozen stays so.
-                Err(StoreError::Unavailable { .. }) if !is_last => {
+            let held = match self.look().await {
+                Ok(Look::Thawed(name)) => return self.thawed(&name),
+                Ok(Look::Held(held)) => held,
+                Err(StoreError::Unavailable { reason, .. }) if !is_last => {
+                    if !std::mem::replace(&mut is_warned, true) {
+                        let store = self.plan.target.store.display();
+                        self.reporter.warning(&format!("cannot reach {store}: {reason}; trying again"));
+                    }
                     sleep(pause).await;
                     continue;
                 }
-                Err(error) => return self.failed(&self.plan.names[0], &error),
+                Err(error) => {
+                    let help = "; what is frozen stays so, see dlock thaw";
+                    return End::Done(Err(self.failure(&self.plan.names, &error, help)));
+                }
             };
-            if let Some(thawed) = self.thawed(&states) {
-                self.reporter.warning(&format!("{thawed} is not frozen any more"));
-                return End::Contended;
+            // Others are kept out since the last look.
+            if held.is_empty() && std::mem::replace(&mut was_free, held.is_empty()) {
+                return End::Done(Ok(self.printed));
             }
-            let held = states.iter().filter(|state| !state.holders.is_empty());
-            let held: Vec<(LockName, Holder)> =
-                held.map(|state| (state.name.clone(), state.holders[0].clone())).collect();
             if held.is_empty() {
-                return self.keep_others_out().await;
+                continue;
             }
             if is_last {
                 return self.still_held(&held);
             }
-            for (name, holder) in &held {
-                let is_known = |(other, known): &(LockName, Holder)| other == name && is_same(known, holder);
-                if !shown.iter().any(is_known) {
-                    let holder = describe_holder(holder, self.plan.target.store.display());
-                    self.say(&format!("{name} is still held by {holder}; waiting for its end"));
-                }
+            if let Some(own) = held.iter().find(|held| held.is_by_ancestor()) {
+                let message = format!(
+                    "{} is held by the dlock that runs this very command: its end would never come",
+                    own.name
+                );
+                self.reporter.held(Some(&own.name), Some(&own.holder), &message);
+                return End::Undone(Ok(Exit::CONTENDED));
+            }
+            for held in held.iter().filter(|held| !shown.iter().any(|shown| shown.is_same(held))) {
+                let line =
+                    format!("{}; waiting for its end", held.describe(self.plan.target.store.display()));
+                self.say(&line);
             }
             shown = held;
             // Wakes up earlier if the store sends a notification.
@@ -201,77 +214,130 @@ impl Freezing<'_> {
         }
     }
 
-    async fn look(&mut self) -> Result<Vec<LockState>, StoreError> {
+    /// Returns which of the locks are still held. If none is, other programs may be able to take one that such a program has
+    /// held until now: where the store can prevent that, it does so when the request is repeated.
+    async fn look(&mut self) -> Result<Look, StoreError> {
         let (store, names) = (&mut self.store, &self.plan.names);
-        let look = async {
+        let inspection = async {
             store.connect().await?;
             store.inspect(names, None).await
         };
-        Ok(within(self.plan.target.connect_timeout, look).await?.whole()?.locks)
-    }
-
-    /// Returns a lock whose freeze has been removed, or has ended.
-    fn thawed(&self, states: &[LockState]) -> Option<LockName> {
+        let states = within(self.plan.target.connect_timeout, inspection).await?.whole()?.locks;
         let is_ours =
             |state: &LockState| state.freeze.as_ref().is_some_and(|freeze| freeze.id == self.request.id);
-        states.iter().find(|state| !is_ours(state)).map(|state| state.name.clone())
-    }
-
-    /// The holders have ended. One that was a foreign program has left a lock that others of its kind can take: where the store
-    /// can prevent that, it does so when the request is repeated.
-    async fn keep_others_out(&mut self) -> End {
-        for (name, freeze) in self.frozen.clone() {
-            match self.freeze(&name).await {
-                Err(error) => return self.failed(&name, &error),
-                Ok(Frozen::Done(now)) if now.since == freeze.since => {}
-                // It was removed at this very moment.
-                Ok(_) => {
-                    self.reporter.warning(&format!("{name} is not frozen any more"));
-                    return End::Contended;
+        if let Some(thawed) = states.iter().find(|state| !is_ours(state)) {
+            return Ok(Look::Thawed(thawed.name.clone()));
+        }
+        let held: Vec<Held> = states.into_iter().filter_map(Held::of).collect();
+        if held.is_empty() {
+            let gone = Moment::now() - self.begin;
+            let lasts = self.request.lasts.map(|lasts| lasts.saturating_sub(gone));
+            let request = FreezeRequest { lasts, ..self.request.clone() };
+            for name in self.plan.names.clone() {
+                // It was removed at this very moment, unless it is kept.
+                if !matches!(self.freeze(&name, &request).await?, Frozen::Kept(_)) {
+                    return Ok(Look::Thawed(name));
                 }
             }
         }
-        End::Done(Exit::SUCCESS)
+        Ok(Look::Held(held))
     }
 
-    fn still_held(&self, held: &[(LockName, Holder)]) -> End {
-        let is_asked_for = self.plan.wait == Wait::No;
-        for (name, holder) in held {
-            let holder = describe_holder(holder, self.plan.target.store.display());
-            let rest = if is_asked_for { "" } else { "; it stays frozen, see dlock thaw" };
-            let message = format!("{name} is still held by {holder}{rest}");
-            match is_asked_for {
-                true => self.say(&message),
-                false => self.reporter.held(Some(name), None, &message),
+    fn thawed(&self, name: &LockName) -> End {
+        self.reporter.warning(&format!("{name} is not frozen any more"));
+        End::Undone(Ok(Exit::CONTENDED))
+    }
+
+    fn still_held(&mut self, held: &[Held]) -> End {
+        for held in held {
+            let line = held.describe(self.plan.target.store.display());
+            match self.plan.leaves_holders {
+                true => self.say(&line),
+                false => {
+                    let message = format!("{line}; it stays frozen, see dlock thaw");
+                    self.reporter.held(Some(&held.name), Some(&held.holder), &message);
+                }
             }
         }
-        End::Done(if is_asked_for { Exit::SUCCESS } else { Exit::CONTENDED })
+        End::Done(Ok(if self.plan.leaves_holders { self.printed } else { Exit::CONTENDED }))
     }
 
-    /// Removes the freezes of this request.
-    async fn give_up(&mut self) {
+    /// Removes the freezes of this request, within the time of one request, or until a second signal.
+    async fn give_up(&mut self, signals: &Source) {
         // A request may have been given up halfway.
-        self.store = self.plan.target.store.open();
-        for name in std::mem::take(&mut self.requested) {
-            let (store, id) = (&mut self.store, &self.request.id);
-            let thawed = persistent(self.plan.target.connect_timeout, async || {
-                store.connect().await?;
-                store.thaw(&name, id).await
-            });
-            if let Err(error) = thawed.await {
-                let display = self.plan.target.store.display();
-                let help = format!("; it may still be frozen: dlock thaw {name}");
-                self.reporter.warning(&lock_error(&name, display, &error, &help).message);
+        let mut store = self.plan.target.store.open();
+        let (mut left, limit) = (std::mem::take(&mut self.requested), self.plan.target.connect_timeout);
+        let request = &self.request;
+        let thawing = async {
+            while let Some(name) = left.last() {
+                persistent(limit, async || {
+                    store.connect().await?;
+                    if !store.thaw(name, &request.id).await? {
+                        // It may still arrive: what it would change must not be as it was then.
+                        store.freeze(name, request).await?;
+                        store.thaw(name, &request.id).await?;
+                    }
+                    Ok(())
+                })
+                .await?;
+                left.pop();
             }
+            Ok(())
+        };
+        let thawed = tokio::select! {
+            biased;
+            _ = ended_by(signals) => Err(StoreError::unanswered("interrupted")),
+            thawed = within(limit, thawing) => thawed,
+        };
+        if let Err(error) = thawed {
+            let names: Vec<&str> = left.iter().map(LockName::as_str).collect();
+            let help = format!("; this may still be frozen: dlock thaw {}", names.join(" "));
+            self.reporter.failure(&self.failure(&left, &error, &help));
         }
     }
 
-    fn say(&self, line: &str) {
-        print(&format!("{}\n", printable(line)));
+    fn say(&mut self, line: &str) {
+        let printed = print(&format!("{}\n", printable(line)));
+        if printed != Exit::SUCCESS {
+            self.printed = printed;
+        }
     }
 }
 
-/// Returns whether both are the same hold.
-fn is_same(one: &Holder, other: &Holder) -> bool {
-    one.fencing == other.fencing && one.digest == other.digest
+/// The state of the locks.
+enum Look {
+    /// All of them are frozen; these are held.
+    Held(Vec<Held>),
+    /// This one is not frozen any more, by this request.
+    Thawed(LockName),
+}
+
+/// A lock that is still held.
+struct Held {
+    name: LockName,
+    /// The first of its holders.
+    holder: Holder,
+    others: usize,
+}
+
+impl Held {
+    fn of(mut state: LockState) -> Option<Held> {
+        let others = state.holders.len().checked_sub(1)?;
+        Some(Held { name: state.name, holder: state.holders.swap_remove(0), others })
+    }
+
+    fn describe(&self, store: &str) -> String {
+        let others = if self.others > 0 { format!(" and {} more", self.others) } else { String::new() };
+        format!("{} is still held by {}{others}", self.name, describe_holder(&self.holder, store))
+    }
+
+    /// Returns whether both are the same hold: fencing tokens are unique, and so are digests.
+    fn is_same(&self, other: &Held) -> bool {
+        let id = |held: &Held| (held.name.clone(), held.holder.fencing, held.holder.digest.clone());
+        id(self) == id(other)
+    }
+
+    fn is_by_ancestor(&self) -> bool {
+        self.holder.identity.as_ref().is_some_and(|identity| identity::is_our_ancestor(identity, &self.name))
+    }
 }

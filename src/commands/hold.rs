@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
+use tokio::time::sleep;
+
 use super::{LOCKS_AT_A_TIME, within};
 use crate::backend::admin::LockAdmin;
 use crate::backend::{Backend, Ending, Outlook, Release, StoreError};
 use crate::exit::Failure;
 use crate::lock::{Claim, Holder, LockName, LockState, Record, Token};
+use crate::random::jitter;
 use crate::report::{lock_error, not_owned};
 use crate::settings::TokenPlan;
 
@@ -143,12 +146,17 @@ pub(super) async fn bounded<T>(
 ) -> Result<T, StoreError> {
     let twice = async {
         match request().await {
-            Err(StoreError::Unavailable { maybe_applied: true, .. }) => request().await,
+            Err(StoreError::Unavailable { maybe_applied: true, .. }) => {
+                request().await.map_err(StoreError::after_a_part)
+            }
             result => result,
         }
     };
     within(limit, twice).await
 }
+
+/// The longest pause of a request that is repeated because other clients are in its way.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// Does the same, and repeats the request as long as only other clients are in its way.
 pub(super) async fn persistent<T>(
@@ -160,7 +168,7 @@ pub(super) async fn persistent<T>(
             match request().await {
                 Err(StoreError::Unavailable {
                     maybe_applied: false, outlook: Outlook::Transient, ..
-                }) => {}
+                }) => sleep(jitter(PAUSE)).await,
                 result => return result,
             }
         }

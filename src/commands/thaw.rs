@@ -24,9 +24,12 @@ async fn run(plan: &ThawPlan, reporter: &Reporter) -> Result<Exit, Failure> {
     let mut store = plan.target.store.open();
     let mut exit = Exit::SUCCESS;
     for name in &plan.names {
-        let failed = |error| lock_error(name, display, &error, "");
-        let thawed = thaw_shown(&mut *store, name, &plan.target, reporter).await.map_err(failed)?;
-        if thawed == Exit::CONTENDED {
+        let thawed = match thaw_shown(&mut *store, name, &plan.target, reporter).await {
+            Ok(thawed) => thawed,
+            Err(error) => reporter.failure(&lock_error(name, display, &error, "")),
+        };
+        // The others are thawed all the same.
+        if exit == Exit::SUCCESS {
             exit = thawed;
         }
     }

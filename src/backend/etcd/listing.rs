@@ -15,6 +15,8 @@ const BY_CREATE_REVISION: i32 = 2;
 const MAX_SHOWN: usize = 16;
 /// The most entries of one lock: more than any lock has, and few enough that a decision on all of them takes moments.
 const MOST_ENTRIES: usize = 20_000;
+/// What is taken to remain, in ms, of a freeze that should have ended by the clock of this host: its end is watched.
+const OVERDUE: u64 = 1000;
 /// The least that remains of a lease whose key is listed.
 const ALIVE: Duration = Duration::from_millis(1);
 
@@ -55,6 +57,8 @@ pub(super) struct Snapshot {
     unreadable: Option<Unreadable>,
     /// In the order of their creation.
     pub entries: Vec<Stored>,
+    /// The lease of the key of the freeze, if there is one.
+    pub freeze_lease: i64,
 }
 
 /// Returns the request for the entries of a lock: linearizable, and all at one revision.
@@ -102,14 +106,17 @@ impl Snapshot {
         let mut listed = next();
         check(&listed)?;
         let frozen = listed.extract_if(.., |kv| keys::is_freeze(&kv.key)).next();
-        metadata.value.set_freeze(live_freeze(metadata.value.freeze(), frozen.is_some(), now));
+        metadata.value.set_freeze(live_freeze(metadata.value.freeze(), frozen.as_ref(), now));
+        // A foreign client behind the key of the freeze waits for its end.
+        let is_behind =
+            |kv: &KeyValue| frozen.as_ref().is_some_and(|frozen| frozen.create_revision < kv.create_revision);
         let entries = listed.into_iter().enumerate().map(|(place, kv)| {
             let value = match Ledger::parse(&kv.value) {
                 Ok(value) if !value.is_idle() => value,
                 Err(unreadable @ Unreadable::OtherFormat(_)) if others == OtherFormats::Reject => {
                     return Err(unknown(unreadable));
                 }
-                _ if place == 0 => Ledger::of_foreign_holder(0),
+                _ if place == 0 && !is_behind(&kv) => Ledger::of_foreign_holder(0),
                 _ => Ledger::of_foreign_waiter(0),
             };
             Ok(stored(kv, value, now))
@@ -121,6 +128,7 @@ impl Snapshot {
             metadata,
             unreadable,
             entries: entries.collect::<Result<_, _>>()?,
+            freeze_lease: frozen.as_ref().map_or(0, |kv| kv.lease),
         })
     }
 
@@ -202,9 +210,12 @@ impl Snapshot {
 }
 
 /// Returns the freeze if its key still exists: that ends with its lease, whatever the clocks of the hosts show.
-fn live_freeze(stored: Option<&Freeze>, exists: bool, now: Now) -> Option<Freeze> {
-    let freeze = stored.filter(|_| exists)?;
-    let until = freeze.until.map(|until| until.max(now.wall / 1000 + 1));
+fn live_freeze(stored: Option<&Freeze>, key: Option<&KeyValue>, now: Now) -> Option<Freeze> {
+    let (stored, key) = stored.zip(key)?;
+    // A host whose clock is ahead may have stored another end in the metadata.
+    let value = Ledger::parse(&key.value).ok();
+    let freeze = value.as_ref().and_then(Ledger::freeze).filter(|freeze| freeze.id == stored.id)?;
+    let until = freeze.until.map(|until| until.max(now.wall / 1000 + OVERDUE));
     Some(Freeze { until, ..freeze.clone() })
 }
 

@@ -34,8 +34,8 @@ pub struct EtcdStore {
     requested: Option<i64>,
     /// A longer one, for the rest of a minimum hold time. It is never extended.
     rest: Option<Lease>,
-    /// That of a freeze which may not have been stored.
-    of_freeze: Option<Lease>,
+    /// The id of that of a freeze which may not have been stored, or is removed.
+    of_freeze: Option<i64>,
     /// The entries of a lock that were listed last, with what was written since; `None` after a write that was not
     /// carried out, or that has no reply.
     last: Option<(LockName, Snapshot)>,

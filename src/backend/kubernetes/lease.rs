@@ -165,7 +165,7 @@ impl Lease {
         let is_foreign = |holder: &&HolderEntry| holder.identity().is_none();
         let mut ledger = (*after).clone();
         ledger.holders.retain(|holder| !is_foreign(&holder));
-        let of_freeze = || ledger.freeze().map(|freeze| format!("dlock-freeze_{}", freeze.id));
+        let of_freeze = || ledger.live_freeze(*now).map(|(freeze, _)| format!("dlock-freeze_{}", freeze.id));
         let written = ledger.holders.first().map(identity).or_else(of_freeze).unwrap_or_default();
         if after.holders.iter().find(is_foreign).is_none() {
             let (holder, _) = self.renewal();
@@ -206,7 +206,7 @@ fn renew(spec: &mut Map<String, Value>, holder: &str, seconds: u64, is_new: bool
 /// time may be ahead, which only the lease that was counted from it allows for.
 fn rest(ledger: &Ledger, now: Now) -> u64 {
     let holders = &ledger.holders;
-    let frozen = ledger.freeze().and_then(|freeze| freeze.rest(now.wall / 1000));
+    let frozen = ledger.live_freeze(now).map(|(_, rest)| rest);
     if let Some(frozen) = frozen.filter(|_| holders.is_empty()) {
         return whole_seconds(frozen);
     }

@@ -329,7 +329,10 @@ pub fn freeze(ledger: &mut Ledger, observed: &dyn Observed, request: &FreezeRequ
         let is_ours = freeze.id == request.id;
         return Decision::reply(if is_ours { Frozen::Kept(freeze) } else { Frozen::Already(freeze) });
     }
-    let freeze = request.at(now.wall / 1000);
+    let mut freeze = request.at(now.wall / 1000);
+    // By a coarse clock, it ends when that has certainly been reached.
+    let lag = observed.end_of(Duration::ZERO).saturating_sub(now.clock).as_millis();
+    freeze.until = freeze.until.map(|until| until.saturating_add(lag.try_into().unwrap_or(u64::MAX)));
     ledger.set_freeze(Some(freeze.clone()));
     ledger.waiters.iter_mut().for_each(|waiter| waiter.called = None);
     Decision::reply(Frozen::Done(freeze))

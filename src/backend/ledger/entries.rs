@@ -287,7 +287,8 @@ impl<S: EntryStore> Shape<S> for Entries {
                 }
             }
             if matches!(purpose, Purpose::Prepare) {
-                settle(store, name, purpose).await?;
+                // The freeze is stored already.
+                settle(store, name, purpose).await.map_err(StoreError::after_a_part)?;
             }
             let is_watching = plan.is_held || !plan.watch.is_empty();
             // What was known to the decision, and what it has written itself, is not reported.

@@ -206,7 +206,7 @@ impl Ledger {
     }
 
     /// Returns the freeze of the lock, unless it has ended, and how long it still lasts.
-    pub(super) fn live_freeze(&self, now: Now) -> Option<(&Freeze, Duration)> {
+    pub fn live_freeze(&self, now: Now) -> Option<(&Freeze, Duration)> {
         let freeze = self.freeze()?;
         Some((freeze, freeze.rest(now.wall / 1000)?))
     }

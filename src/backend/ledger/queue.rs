@@ -85,6 +85,9 @@ pub(super) fn turn(
 /// Calls the first waiter, if there is room for it, although a foreign program may be in the gate: it has waited for the
 /// end of a hold, and has to watch the gate from now on.
 pub(super) fn wake_first(ledger: &mut Ledger, observed: &dyn Observed) {
+    if ledger.live_freeze(observed.now()).is_some() {
+        return;
+    }
     let room = Room::left_by(&ledger.holders);
     let first = ledger.waiters.iter_mut().find(|waiter| waiter.has_owner(observed));
     if let Some(first) = first.filter(|first| room.fits(first.mode)) {

@@ -84,7 +84,7 @@ pub(super) fn busy(
             watch.push(Watch::Gate(ledger.gate_for(claim.mode)));
         }
         Some(0) => {
-            if freeze.is_some() {
+            if freeze.is_some() && observed.lifetime() != Lifetime::OfLease {
                 // Nobody is notified of a thaw; and another waiter may call this one, which must not be late then.
                 again = again.min(FIRST_CHECK_INTERVAL);
             }

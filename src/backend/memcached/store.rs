@@ -204,12 +204,16 @@ impl DocumentStore for MemcachedStore {
     async fn swap(
         &mut self,
         name: &LockName,
-        _: &Purpose,
+        purpose: &Purpose,
         Version { cas, connection }: Version,
         revision: Revision<'_>,
     ) -> Result<Option<Version>, StoreError> {
         if connection != self.connections {
             return Ok(None);
+        }
+        if self.is_foreign && matches!(purpose, Purpose::Prepare) {
+            let why = "another program has the item in which this would be stored: try again when it is free";
+            return Err(StoreError::Denied(why.into()));
         }
         let (key, history_key) = (self.location.key(name), self.location.history_key(name));
         // The history is in an item of its own.

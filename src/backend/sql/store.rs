@@ -321,7 +321,7 @@ impl<C: Client> Store for RowStore<C> {
 
     fn unfrozen(&self) -> Option<&str> {
         let is_session = self.client.gate_lifetime() == Some(GateLifetime::Session);
-        is_session.then_some("other programs that take the same lock")
+        is_session.then_some("other programs that take the same lock, and users who may not have the table")
     }
 
     fn examine<'a>(&'a mut self, diagnosis: &'a Diagnosis) -> TryReply<'a, ()> {

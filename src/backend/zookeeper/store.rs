@@ -18,7 +18,7 @@ use crate::backend::diagnosis::Diagnosis;
 use crate::backend::ledger::entries::{Entries, Entry};
 use crate::backend::ledger::{Purpose, Store, Unreadable};
 use crate::backend::{Change, Reply, StoreError, TryReply};
-use crate::clock::wall_micros;
+use crate::clock::{Moment, wall_micros};
 use crate::lock::LockName;
 
 /// The session of a client that does not hold a lock.
@@ -39,8 +39,9 @@ pub(super) struct ZooKeeperStore {
     metadata: Option<Entry>,
     /// Why it could not be read then.
     unreadable: Option<Unreadable>,
-    /// How far the clock of the leader is ahead of that of this host, in microseconds; `None` before a node was created.
-    clock_offset: Option<i64>,
+    /// What the clock of the leader has shown when a node was created, in microseconds since 1970, and when that was; `None`
+    /// before one was. The clock of this host may be set meanwhile.
+    clock: Option<(u64, Moment)>,
 }
 
 /// The node that this client has created in its session.
@@ -64,7 +65,7 @@ impl ZooKeeperStore {
             nodes: Vec::new(),
             metadata: None,
             unreadable: None,
-            clock_offset: None,
+            clock: None,
         }
     }
 
@@ -131,12 +132,14 @@ impl ZooKeeperStore {
     /// Returns the time by the clock of the leader, in microseconds since 1970; by that of this host as long as the
     /// other is unknown.
     fn wall(&self) -> u64 {
-        wall_micros().saturating_add_signed(self.clock_offset.unwrap_or_default())
+        let Some((shown, then)) = self.clock else { return wall_micros() };
+        let since = (Moment::now() - then).as_micros();
+        shown.saturating_add(since.try_into().unwrap_or(u64::MAX))
     }
 
     /// Notes the time at which a node has just been created.
     fn set_clock(&mut self, created: &Stat) {
-        self.clock_offset = Some((created.ctime * 1000).saturating_sub_unsigned(wall_micros()));
+        self.clock = Some((created.ctime.unsigned_abs().saturating_mul(1000), Moment::now()));
     }
 }
 

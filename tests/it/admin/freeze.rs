@@ -2,7 +2,7 @@
 //! checked on every store.
 
 use crate::support::SOON;
-use crate::support::dlock::Dlock;
+use crate::support::dlock::{BINARY, Dlock};
 use crate::support::etcd::Etcd;
 use crate::support::place::Place;
 use crate::support::postgres::Postgres;
@@ -266,4 +266,91 @@ fn on_etcd_the_key_of_the_freeze_counts_and_not_the_clock_of_a_host() {
     until(SOON, "the end of what is stored of it", || {
         !etcd.client().keys(metadata).iter().any(|key| key.value.contains("freeze"))
     });
+}
+
+/// Unlike with --now, the holder has not ended.
+#[test]
+fn no_wait_at_all_is_not_now() {
+    let place = Place::new();
+    let mut holder = holder(&place);
+    let over = dlock(&place, "freeze --forever --wait 0 x").output();
+    assert_eq!(over.exit, Exit::Code(75), "{over:?}");
+    assert!(is_frozen(&place, "x"));
+    holder.assert_running();
+    place.write("end", "");
+    holder.wait();
+}
+
+#[test]
+fn a_freeze_that_ends_before_the_holder_is_no_success() {
+    let place = Place::new();
+    let mut holder = holder(&place);
+    let ended = dlock(&place, "freeze --for 500ms x").output();
+    assert_eq!(ended.exit, Exit::Code(75), "{ended:?}");
+    assert!(ended.stderr.ends_with("dlock: x is not frozen any more\n"), "{}", ended.stderr);
+    holder.assert_running();
+    place.write("end", "");
+    holder.wait();
+}
+
+/// It would wait for itself.
+#[test]
+fn a_command_does_not_wait_for_the_hold_that_it_runs_in() {
+    let place = Place::new();
+    let inner = format!("'{BINARY}' freeze -b '{}' --for 1h x", place.url());
+    let run = place.run().sh(&inner).output();
+    assert_eq!(run.exit, Exit::Code(75), "{run:?}");
+    assert!(run.stderr.contains("x is held by the dlock that runs this very command: "), "{}", run.stderr);
+    assert!(!is_frozen(&place, "x"));
+    let now = place.run().sh(&format!("{inner} --now")).output();
+    assert_eq!(now.exit, Exit::Code(0), "{now:?}");
+    assert!(is_frozen(&place, "x"));
+}
+
+#[test]
+fn a_name_that_cannot_be_thawed_leaves_no_other_frozen() {
+    let place = Place::new();
+    assert_eq!(dlock(&place, "freeze --forever x y").output().exit, Exit::Code(0));
+    std::fs::write(place.locks().join("x.dlock"), "garbage").unwrap();
+    let thawed = dlock(&place, "thaw x y").output();
+    assert_eq!(thawed.exit, Exit::Code(78), "{thawed:?}");
+    assert!(thawed.stderr.starts_with("dlock: x on ") && thawed.stderr.lines().count() == 1, "{thawed:?}");
+    assert!(!is_frozen(&place, "y"));
+}
+
+/// It waits for the end of the freeze, although it is the first of the clients.
+#[test]
+fn on_etcd_a_foreign_client_behind_a_freeze_is_no_holder() {
+    let etcd = Etcd::lent();
+    let command = |words: &[&str]| Place::new().bare().args(words).args(["-b", &etcd.url()]).output();
+    assert_eq!(command(&["freeze", "--forever", "x"]).exit, Exit::Code(0));
+    let (lease, _) = etcd.client().join("/dlock/x", 60);
+    let state = || {
+        let all: Value = serde_json::from_str(&command(&["status", "--json", "x"]).stdout).unwrap();
+        let lock = &all["locks"][0];
+        (
+            lock["state"].clone(),
+            lock["holders"].as_array().unwrap().len(),
+            lock["waiters"].as_array().unwrap().len(),
+        )
+    };
+    assert_eq!(state(), ("frozen".into(), 0, 1));
+    assert_eq!(command(&["thaw", "x"]).exit, Exit::Code(0));
+    assert_eq!(state(), ("held".into(), 1, 0));
+    assert!(etcd.client().revoke(lease));
+}
+
+/// That of a freeze ends with it, whoever has ended it.
+#[test]
+fn on_etcd_no_lease_is_left() {
+    let etcd = Etcd::lent();
+    let command = |words: &[&str]| Place::new().bare().args(words).args(["-b", &etcd.url()]).output().exit;
+    let before = etcd.client().leases().unwrap().len();
+    for end in ["thaw", "break"] {
+        assert_eq!(command(&["freeze", "--for", "1h", "x"]), Exit::Code(0));
+        assert_eq!(etcd.client().leases().unwrap().len(), before + 1);
+        let words: &[&str] = if end == "break" { &["break", "--yes", "x"] } else { &["thaw", "x"] };
+        assert_eq!(command(words), Exit::Code(0));
+        assert_eq!(etcd.client().leases().unwrap().len(), before, "{end}");
+    }
 }

@@ -9,7 +9,7 @@ use crate::backend::etcd::lease::{self, Granted, Lease, Owner, remaining};
 use crate::backend::etcd::listing::{self, OtherFormats, Snapshot, unsigned};
 use crate::backend::etcd::messages::{TxnRequest, TxnResponse};
 use crate::backend::etcd::watch::Events;
-use crate::backend::ledger::entries::{EntryStore, Fencing, Granting, Listing, Write, Written};
+use crate::backend::ledger::entries::{EntryStore, Fencing, Granting, Listing, METADATA, Write, Written};
 use crate::backend::ledger::{Purpose, Watch};
 use crate::backend::{Outlook, StoreError};
 use crate::clock::Moment;
@@ -194,6 +194,8 @@ impl EntryStore for EtcdStore {
         {
             self.read_leases(&mut snapshot).await?;
         }
+        // The reply to its write was lost.
+        self.of_freeze.take_if(|id| *id == snapshot.freeze_lease);
         let id = self.lease.map(|lease| lease.id);
         self.in_use = snapshot.entries.iter().any(|stored| Some(stored.lease) == id);
         let is_watching = self.watcher.as_ref().is_some_and(|watcher| !watcher.has_ended());
@@ -241,7 +243,9 @@ impl EntryStore for EtcdStore {
         if !is_granted {
             return Ok(Written::Waiting);
         }
-        self.of_freeze = None;
+        if writes.iter().any(is_freeze) {
+            self.of_freeze = None;
+        }
         self.last = last.map(|(name, mut snapshot)| {
             snapshot.apply(writes.iter().zip(leases), self.own.as_deref(), revision);
             (name, snapshot)
@@ -275,9 +279,14 @@ impl EntryStore for EtcdStore {
             Purpose::Renew(_) | Purpose::Operate | Purpose::Prepare | Purpose::History => {}
         }
         if let Some(unused) = self.of_freeze.take() {
-            self.revoke(unused.id).await;
+            self.revoke(unused).await;
         }
     }
+}
+
+/// Returns whether it stores metadata with a freeze.
+fn is_freeze(write: &Write) -> bool {
+    matches!(write, Write::Swap { order: METADATA, value, .. } if value.freeze().is_some())
 }
 
 fn snapshot(

@@ -130,7 +130,11 @@ impl EtcdStore {
         let before = self.last.as_ref().and_then(|(_, snapshot)| snapshot.freeze());
         Ok(match metadata.freeze() {
             freeze if freeze == before => None,
-            None => Some(delete(keys.freeze())),
+            None => {
+                let lease = self.last.as_ref().map_or(0, |(_, snapshot)| snapshot.freeze_lease);
+                self.of_freeze = Some(lease).filter(|id| *id != 0);
+                Some(delete(keys.freeze()))
+            }
             Some(freeze) => {
                 let lasts = freeze.until.map(|until| Duration::from_millis(until - freeze.since));
                 let lease = match lasts {
@@ -147,10 +151,10 @@ impl EtcdStore {
     /// Returns the lease of a new freeze. It is revoked if no key gets it.
     async fn lease_of_freeze(&mut self, lasts: Duration) -> Result<i64, StoreError> {
         let id = new_id();
-        let granted = self.client.with(async |channel| Lease::grant(channel, id, lasts).await).await?;
-        if let Some(unused) = self.of_freeze.replace(granted.lease) {
-            self.revoke(unused.id).await;
+        if let Some(unused) = self.of_freeze.replace(id) {
+            self.revoke(unused).await;
         }
+        self.client.with(async |channel| Lease::grant(channel, id, lasts).await).await?;
         Ok(id)
     }
 

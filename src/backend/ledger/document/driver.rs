@@ -148,6 +148,7 @@ impl<V: Clone> Documents<V> {
                 Some((name.clone(), Seen { ledger, version, now: time, sent, occupants: None }))
             };
             let before = observation.observe(store, name, purpose, seen).await?;
+            observation.let_in_after_end(store, name, &before).await?;
             let decided =
                 decided(store, observation, name, purpose, &before, decide, &mut is_kept_out).await?;
             let Some(Decided { ledger, value, effect, watch }) = decided else { continue };

@@ -268,6 +268,22 @@ impl Observation {
         Ok(())
     }
 
+    /// Leaves the gate that was passed for a freeze which has ended by itself: its lease may last a little longer.
+    ///
+    /// # Errors
+    /// The store could not be queried.
+    pub(super) async fn let_in_after_end<S: DocumentStore>(
+        &self,
+        store: &mut S,
+        name: &LockName,
+        ledger: &Ledger,
+    ) -> Result<(), StoreError> {
+        match ledger.live_freeze(self.now) {
+            None => self.let_in(store, name, ledger, &Ledger::default()).await,
+            Some(_) => Ok(()),
+        }
+    }
+
     /// Leaves the gate that was passed for a freeze, if this change ends it: before that, which a user must be able to do; and
     /// after it, because until then another client may pass it.
     ///

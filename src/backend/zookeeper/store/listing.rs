@@ -36,7 +36,7 @@ impl ZooKeeperStore {
             Purpose::Prepare => true,
             _ => false,
         };
-        if is_timed && self.clock_offset.is_none() {
+        if is_timed && self.clock.is_none() {
             self.read_clock().await?;
         }
         let lock = self.location().paths(name).lock;
@@ -71,7 +71,7 @@ impl ZooKeeperStore {
     /// the state by the clock of this host.
     async fn read_clock_for_freeze(&mut self, purpose: &Purpose) -> Result<(), StoreError> {
         let freeze = self.metadata.as_ref().and_then(|metadata| metadata.value.freeze());
-        if self.clock_offset.is_some() || freeze.is_none_or(|freeze| freeze.until.is_none()) {
+        if self.clock.is_some() || freeze.is_none_or(|freeze| freeze.until.is_none()) {
             return Ok(());
         }
         match self.read_clock().await {
@@ -143,24 +143,28 @@ impl ZooKeeperStore {
         {
             node.stored = own.stored;
         }
-        self.read_values(name, lock, purpose).await?;
+        if self.read_values(name, lock, purpose).await? {
+            // That a node is gone may be newer than the metadata: it is decided on with a freeze that came before.
+            self.read_metadata(name, Vec::new()).await?;
+        }
         self.check_own();
         Ok(revision)
     }
 
-    /// Reads the values of the nodes that the purpose depends on, and removes the nodes that are gone.
+    /// Reads the values of the nodes that the purpose depends on, and removes the nodes that are gone. Returns whether there were
+    /// any.
     async fn read_values(
         &mut self,
         name: &LockName,
         lock: &str,
         purpose: &Purpose,
-    ) -> Result<(), StoreError> {
-        let mut left = MOST_DATA;
+    ) -> Result<bool, StoreError> {
+        let (mut left, mut are_gone) = (MOST_DATA, false);
         loop {
             // Where one of them is gone, others matter that did not before.
             let unread = self.unread(purpose);
             if unread.is_empty() {
-                return Ok(());
+                return Ok(are_gone);
             }
             let mut gone = HashSet::new();
             for batch in unread.chunks(BATCH) {
@@ -175,6 +179,7 @@ impl ZooKeeperStore {
                     }
                 }
             }
+            are_gone |= !gone.is_empty();
             self.nodes.retain(|node| !gone.contains(&node.name));
         }
     }
