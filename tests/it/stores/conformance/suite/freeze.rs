@@ -57,8 +57,8 @@ fn assert_frozen(busy: Busy, request: &FreezeRequest) {
 pub async fn a_freeze_keeps_everyone_out(rig: &mut dyn Rig) {
     let request = request(Some(LONG));
     let frozen = freeze(rig, &request).await;
-    // The clocks of several nodes differ a little.
-    assert!(frozen.until.unwrap().abs_diff(frozen.since + 600_000) < 1000, "{frozen:?}");
+    // The clocks of several nodes differ a little, and some show whole seconds.
+    assert!(frozen.until.unwrap().abs_diff(frozen.since + 600_000) <= 3000, "{frozen:?}");
     for mode in [Mode::Exclusive, Mode::Shared, Mode::Slots(2)].into_iter().filter(|mode| rig.has(*mode)) {
         let busy = Client::new(rig, "x").in_mode(mode).busy().await;
         assert_eq!(busy.holders, []);
