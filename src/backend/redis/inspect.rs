@@ -277,9 +277,13 @@ impl LockAdmin for RedisStore {
             let lasts = lasts.map(|lasts| millis(lasts).clamp(1, LONGEST_FREEZE));
             let freeze = json(&json!({ "id": id, "by": by, "reason": reason }));
             match self.change(name, Operation::Freeze { id, freeze, lasts }).await? {
-                Outcome::Frozen { freeze } => {
+                Outcome::Frozen { freeze, was_there } => {
                     let freeze = read_freeze(&freeze)?;
-                    Ok(if freeze.id == *id { Frozen::Done(freeze) } else { Frozen::Already(freeze) })
+                    Ok(match (freeze.id == *id, was_there) {
+                        (true, false) => Frozen::Done(freeze),
+                        (true, true) => Frozen::Kept(freeze),
+                        (false, _) => Frozen::Already(freeze),
+                    })
                 }
                 other => Err(unexpected(&other)),
             }

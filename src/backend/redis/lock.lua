@@ -1277,13 +1277,14 @@ local function withdraw_calls()
   end
 end
 
--- Freezes the lock; repeated with the same id, it only keeps it frozen. Returns the freeze that there is then.
+-- Freezes the lock; repeated with the same id, it only keeps it frozen. Returns the freeze that there is then, and whether
+-- it was there before.
 local function freeze_lock()
   local there, format = frozen(), call('HGET', waiters, 'format')
   if is_freeze_elsewhere then
     error('TRYAGAIN')
   elseif there and there.id ~= request.id then
-    return {outcome = 'frozen', freeze = there.text}
+    return {outcome = 'frozen', freeze = there.text, was_there = true}
   elseif format and format ~= '1' and format ~= '2' then
     return {outcome = 'other_format', format = format}
   end
@@ -1301,7 +1302,7 @@ local function freeze_lock()
   end
   free_if_expired()
   keep_frozen()
-  return {outcome = 'frozen', freeze = freeze.text}
+  return {outcome = 'frozen', freeze = freeze.text, was_there = there ~= nil}
 end
 
 -- Ends the freeze with this id.

@@ -130,6 +130,8 @@ pub(super) enum Outcome {
     Frozen {
         /// As JSON.
         freeze: String,
+        /// It was frozen before.
+        was_there: bool,
     },
     Fenced {
         fencing: String,

@@ -71,7 +71,7 @@ macro_rules! script {
 }
 
 /// All operations on a lock.
-static LOCK: Script = script!("lock.lua", "538721d1a06330c5002e13a899090052c67bbe66");
+static LOCK: Script = script!("lock.lua", "40b21e950c0682e4867ab1b786cb3a3049d6a5a3");
 
 /// Inspects locks.
 pub(super) static LOOK: Script = script!("look.lua", "bb72d2ef986ded7e123d7d3b9297f63e505795a8");

@@ -204,7 +204,12 @@ fn freeze_in(reply: &Json) -> Option<Freeze> {
 pub(super) fn of_freeze(reply: &Json, id: &str) -> Answer {
     assert_eq!(text(reply, "outcome"), "frozen");
     let freeze = freeze_in(reply).unwrap();
-    Answer::Frozen(if freeze.id == id { Frozen::Done(freeze) } else { Frozen::Already(freeze) })
+    let was_there: bool = field(reply, "was_there").unwrap();
+    Answer::Frozen(match (freeze.id == id, was_there) {
+        (true, false) => Frozen::Done(freeze),
+        (true, true) => Frozen::Kept(freeze),
+        (false, _) => Frozen::Already(freeze),
+    })
 }
 
 pub(super) fn of_thaw(reply: &Json) -> Answer {

@@ -165,8 +165,9 @@ impl LockAdmin for RedlockStore {
         Box::pin(async move {
             self.connect().await?;
             let replies = self.freeze_nodes(name, request).await;
-            let (mut ours, mut others) = (Vec::new(), Vec::new());
+            let (mut ours, mut others, mut new) = (Vec::new(), Vec::new(), 0);
             for (_, frozen) in replies.succeeded() {
+                new += usize::from(!matches!(frozen, Frozen::Kept(_)));
                 match frozen {
                     Frozen::Done(freeze) | Frozen::Kept(freeze) => ours.push(freeze),
                     Frozen::Already(freeze) => others.push(freeze),
@@ -174,7 +175,9 @@ impl LockAdmin for RedlockStore {
                 }
             }
             if let Some(freeze) = merge::freeze(ours.iter(), self.nodes.quorum()) {
-                return Ok(Frozen::Done(freeze));
+                // Nodes that have not replied may have been frozen before.
+                let was_there = new < self.nodes.quorum();
+                return Ok(if was_there { Frozen::Kept(freeze) } else { Frozen::Done(freeze) });
             }
             let Some(freeze) = merge::freeze(others.iter(), self.nodes.count() - self.nodes.quorum() + 1)
             else {

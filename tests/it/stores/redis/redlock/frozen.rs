@@ -25,9 +25,10 @@ async fn freeze_at(fixture: &Fixture, nodes: &[usize], request: &FreezeRequest) 
     }
 }
 
-fn frozen_at(fixture: &Fixture) -> Vec<usize> {
+/// Which of these nodes are frozen.
+fn frozen_at(fixture: &Fixture, nodes: &[usize]) -> Vec<usize> {
     let exists = |node: &usize| fixture.masters.node(*node).command(&["EXISTS", "dlock#frozen:{dlock:x}"]);
-    ALL.into_iter().filter(|node| exists(node) == Value::Int(1)).collect()
+    nodes.iter().copied().filter(|node| exists(node) == Value::Int(1)).collect()
 }
 
 fn operator(fixture: &Fixture) -> Box<dyn LockAdmin> {
@@ -45,6 +46,13 @@ fn done(frozen: Frozen) -> Freeze {
     }
 }
 
+fn kept(frozen: Frozen) -> Freeze {
+    match frozen {
+        Frozen::Kept(freeze) => freeze,
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn a_freeze_is_at_every_node_until_it_is_thawed() {
     let fixture = Fixture::new();
@@ -54,8 +62,8 @@ fn a_freeze_is_at_every_node_until_it_is_thawed() {
         holder.acquire().await;
         let freeze = done(operator.freeze(&name(), &request).await.unwrap());
         assert_eq!((&freeze.id, &freeze.reason), (&request.id, &request.reason));
-        assert_eq!(frozen_at(&fixture), ALL);
-        assert_eq!(done(operator.freeze(&name(), &request).await.unwrap()), freeze);
+        assert_eq!(frozen_at(&fixture, &ALL), ALL);
+        assert_eq!(kept(operator.freeze(&name(), &request).await.unwrap()), freeze);
         let mut waiter = Client::at(&fixture.masters.url(), "x");
         let busy = waiter.queue().await;
         assert_eq!((busy.holders.len(), busy.freeze.as_deref()), (1, Some(&freeze)));
@@ -99,7 +107,7 @@ fn a_minority_of_frozen_nodes_keeps_nobody_out() {
         next.assert_held().await;
         next.release().await;
         assert!(operator.thaw(&name(), &request.id).await.unwrap());
-        assert_eq!(frozen_at(&fixture), [0usize; 0]);
+        assert_eq!(frozen_at(&fixture, &ALL), [0usize; 0]);
     });
 }
 
@@ -132,7 +140,7 @@ fn a_freeze_that_cannot_have_a_majority_is_undone() {
         let Frozen::Already(freeze) = operator.freeze(&name(), &second).await.unwrap() else {
             panic!("there are two freezes")
         };
-        assert_eq!((&freeze.id, frozen_at(&fixture)), (&first.id, vec![0, 1, 2]));
+        assert_eq!((&freeze.id, frozen_at(&fixture, &ALL)), (&first.id, vec![0, 1, 2]));
         assert!(!operator.thaw(&name(), &second.id).await.unwrap());
         assert!(operator.thaw(&name(), &first.id).await.unwrap());
 
@@ -169,5 +177,35 @@ fn a_freeze_needs_a_majority_of_the_nodes() {
         ] {
             assert!(matches!(error, StoreError::Unavailable { .. }), "{error:?}");
         }
+    });
+}
+
+/// The operator who repeats the request learns that it has been frozen all the time.
+#[test]
+fn a_freeze_is_kept_although_nodes_go_down() {
+    let mut fixture = Fixture::old();
+    let [request, other] = [(); 2].map(|()| request());
+    let freeze = on_one_thread(async { done(operator(&fixture).freeze(&name(), &request).await.unwrap()) });
+    fixture.masters.kill(0);
+    on_one_thread(async {
+        let mut operator = operator(&fixture);
+        let shown = shown(&mut *operator).await;
+        assert_eq!(shown.map(|freeze| freeze.id), Some(freeze.id.clone()));
+        assert_eq!(kept(operator.freeze(&name(), &request).await.unwrap()).id, freeze.id);
+    });
+    // It has come back without its data: the freeze is new there only.
+    fixture.masters.restart_empty(0);
+    fixture.masters.kill(1);
+    on_one_thread(async {
+        assert_eq!(kept(operator(&fixture).freeze(&name(), &request).await.unwrap()).id, freeze.id);
+        assert_eq!(frozen_at(&fixture, &[0, 2, 3, 4]), [0, 2, 3, 4]);
+        // Where most nodes had it not, it was not frozen before.
+        for node in [0, 2, 3] {
+            let mut operator = locate(&fixture.masters.node(node).url()).unwrap().open();
+            assert!(operator.thaw(&name(), &request.id).await.unwrap());
+        }
+        assert_eq!(done(operator(&fixture).freeze(&name(), &request).await.unwrap()).id, freeze.id);
+        let refused = operator(&fixture).freeze(&name(), &other).await.unwrap();
+        assert!(matches!(refused, Frozen::Already(_)), "{refused:?}");
     });
 }
