@@ -1,6 +1,7 @@
 //! Administration of the locks of a Redlock: listing, inspecting, revoking and removing holds, as a majority of nodes
 //! reports them.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::node::{NodeClient, Purpose};
@@ -17,6 +18,9 @@ use crate::lock::{
 
 /// How long a node may take to reply to one request.
 const LIMIT: Duration = Duration::from_secs(5);
+/// How long all nodes are waited for that have to end a freeze. A command has the time to try that twice before it gives up,
+/// and reports which nodes have missed it.
+const THAW_LIMIT: Duration = Duration::from_secs(2);
 
 impl RedlockStore {
     /// Sends a request to all nodes, and returns their replies when there is a majority.
@@ -64,14 +68,59 @@ impl RedlockStore {
         replies
     }
 
-    /// Ends the freeze with this id at all nodes but those that have replied with another one.
-    async fn thaw_nodes(&mut self, name: &LockName, id: &str, replies: &Replies<Frozen>) {
-        let other = replies.nodes(|frozen| matches!(frozen, Frozen::Already(_)));
+    /// Freezes the lock at the nodes that have another freeze, although this one has a majority: there the other one was not
+    /// ended with the others, or has reached no majority either.
+    async fn replace_leftovers(
+        &mut self,
+        name: &LockName,
+        request: &FreezeRequest,
+        replies: &Replies<Frozen>,
+    ) {
+        let leftover = |(node, frozen): (usize, Frozen)| match frozen {
+            Frozen::Already(freeze) => Some((node, freeze.id)),
+            Frozen::Done(_) | Frozen::Kept(_) | Frozen::Unsupported(_) => None,
+        };
+        let leftovers: BTreeMap<usize, String> =
+            replies.succeeded().into_iter().filter_map(leftover).collect();
+        let nodes: Vec<usize> = leftovers.keys().copied().collect();
+        let (name, request) = (name.clone(), request.clone());
+        let replace = async move |node: &mut NodeClient| {
+            if let Some(id) = leftovers.get(&node.node) {
+                node.store.thaw(&name, id).await?;
+            }
+            node.store.freeze(&name, &request).await
+        };
+        let replaced = self.nodes.request(nodes, Purpose::Other, LIMIT, replace);
+        self.nodes.complete_within(THAW_LIMIT, &replaced).await;
+    }
+
+    /// Ends the freeze with this id at these nodes. Returns when they have replied, or [`THAW_LIMIT`] has passed.
+    async fn thaw_nodes(&mut self, name: &LockName, id: &str, nodes: Vec<usize>) -> Replies<bool> {
         let (name, id) = (name.clone(), id.to_owned());
         let thaw = async move |node: &mut NodeClient| node.store.thaw(&name, &id).await;
-        let nodes = self.all().filter(|node| !other.contains(node));
         let thawed = self.nodes.request(nodes, Purpose::Other, LIMIT, thaw);
-        self.nodes.complete_within(LIMIT, &thawed).await;
+        self.nodes.complete_within(THAW_LIMIT, &thawed).await;
+        thawed
+    }
+
+    /// Returns the error of a thaw that some nodes have missed, if there are any: they keep the freeze.
+    fn missed(&self, thawed: &Replies<bool>) -> Option<StoreError> {
+        let why = |node| match thawed.of(node) {
+            Some(Ok(_)) => None,
+            Some(Err(error)) => Some((node, error)),
+            None => {
+                let text = format!("no answer within {} ms", THAW_LIMIT.as_millis());
+                Some((node, StoreError::unanswered(text)))
+            }
+        };
+        let missed: Vec<(usize, StoreError)> = self.all().filter_map(why).collect();
+        if missed.len() > self.nodes.count() - self.nodes.quorum() {
+            return Some(uncertain(self.nodes.unavailable(&missed)));
+        }
+        let names = missed.iter().map(|(node, error)| format!("{} ({error})", self.nodes.name(*node)));
+        let names: Vec<String> = names.collect();
+        let text = format!("it is thawed, but may still be frozen at {}", names.join(" and "));
+        (!missed.is_empty()).then(|| StoreError::unanswered(text))
     }
 }
 
@@ -175,25 +224,41 @@ impl LockAdmin for RedlockStore {
                 }
             }
             if let Some(freeze) = merge::freeze(ours.iter(), self.nodes.quorum()) {
+                if !others.is_empty() {
+                    self.replace_leftovers(name, request, &replies).await;
+                }
                 // Nodes that have not replied may have been frozen before.
                 let was_there = new < self.nodes.quorum();
                 return Ok(if was_there { Frozen::Kept(freeze) } else { Frozen::Done(freeze) });
             }
-            let Some(freeze) = merge::freeze(others.iter(), self.nodes.count() - self.nodes.quorum() + 1)
-            else {
-                return Err(uncertain(self.nodes.unavailable(&replies.failed())));
+            let least = self.nodes.count() - self.nodes.quorum() + 1;
+            let result = match merge::freeze(others.iter(), least) {
+                Some(freeze) => Ok(Frozen::Already(freeze)),
+                None => Err(uncertain(self.nodes.unavailable(&replies.failed()))),
             };
-            self.thaw_nodes(name, &request.id, &replies).await;
-            Ok(Frozen::Already(freeze))
+            let undone = match &result {
+                // The caller repeats the request, or ends the freeze: until then, what was frozen before stays so.
+                Err(StoreError::Unavailable { .. }) => {
+                    replies.nodes(|frozen| matches!(frozen, Frozen::Done(_)))
+                }
+                _ => {
+                    let other = replies.nodes(|frozen| matches!(frozen, Frozen::Already(_)));
+                    self.all().filter(|node| !other.contains(node)).collect()
+                }
+            };
+            self.thaw_nodes(name, &request.id, undone).await;
+            result
         })
     }
 
     fn thaw<'a>(&'a mut self, name: &'a LockName, id: &'a str) -> TryReply<'a, bool> {
         Box::pin(async move {
-            let (name, id) = (name.clone(), id.to_owned());
-            let replies =
-                self.survey(async move |node: &mut NodeClient| node.store.thaw(&name, &id).await).await?;
-            Ok(!replies.nodes(|was_there| *was_there).is_empty())
+            self.connect().await?;
+            let thawed = self.thaw_nodes(name, id, self.all().collect()).await;
+            match self.missed(&thawed) {
+                Some(error) => Err(error),
+                None => Ok(!thawed.nodes(|was_there| *was_there).is_empty()),
+            }
         })
     }
 

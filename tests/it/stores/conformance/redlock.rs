@@ -101,6 +101,10 @@ impl Servers for Five {
         Some(Duration::from_millis(240))
     }
 
+    fn has_dead_servers(&self) -> bool {
+        !self.are_all_there()
+    }
+
     fn has_slots(&self) -> bool {
         false
     }

@@ -120,6 +120,11 @@ pub trait Rig {
         None
     }
 
+    /// Whether some of its servers are down for the whole test. A thaw does not reach those, and says so.
+    fn has_dead_servers(&self) -> bool {
+        false
+    }
+
     /// Whether there are slots; otherwise they are refused.
     fn has_slots(&self) -> bool {
         true

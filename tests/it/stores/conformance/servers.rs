@@ -45,6 +45,11 @@ pub trait Servers {
         None
     }
 
+    /// See [`Rig::has_dead_servers`].
+    fn has_dead_servers(&self) -> bool {
+        false
+    }
+
     /// Whether there are slots.
     fn has_slots(&self) -> bool {
         true
@@ -129,6 +134,10 @@ impl<S: Servers> Rig for FamilyRig<S> {
 
     fn counts_as_down_after(&self) -> Option<Duration> {
         self.servers.counts_as_down_after()
+    }
+
+    fn has_dead_servers(&self) -> bool {
+        self.servers.has_dead_servers()
     }
 
     fn has_slots(&self) -> bool {

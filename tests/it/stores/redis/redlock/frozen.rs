@@ -46,6 +46,18 @@ fn done(frozen: Frozen) -> Freeze {
     }
 }
 
+/// Asserts that a thaw has failed at these nodes only.
+#[track_caller]
+fn assert_missed(fixture: &Fixture, thawed: Result<bool, StoreError>, nodes: &[usize]) {
+    let Err(StoreError::Unavailable { reason, maybe_applied: true, .. }) = thawed else {
+        panic!("{thawed:?}")
+    };
+    for node in ALL {
+        let address = format!("127.0.0.1:{}", fixture.masters.node(node).port());
+        assert_eq!(reason.contains(&address), nodes.contains(&node), "{reason}");
+    }
+}
+
 fn kept(frozen: Frozen) -> Freeze {
     match frozen {
         Frozen::Kept(freeze) => freeze,
@@ -151,6 +163,70 @@ fn a_freeze_that_cannot_have_a_majority_is_undone() {
 }
 
 #[test]
+fn a_freeze_that_most_nodes_refuse_leaves_no_node_frozen() {
+    let fixture = Fixture::old();
+    for node in [1, 2, 4] {
+        fixture.masters.node(node).command(&["HSET", "dlock#waiters:{dlock:x}", "format", "3"]);
+    }
+    on_one_thread(async {
+        let request = request();
+        // An earlier attempt has reached one of the others.
+        freeze_at(&fixture, &[0], &request).await;
+        let error = operator(&fixture).freeze(&name(), &request).await.unwrap_err();
+        assert!(error.to_string().contains("stored by another dlock (format 3"), "{error}");
+        assert_eq!(frozen_at(&fixture, &ALL), [0usize; 0]);
+    });
+}
+
+/// It keeps nobody out there, and the next freeze takes its place.
+#[test]
+fn a_freeze_stays_at_a_node_that_has_missed_the_thaw() {
+    let mut fixture = Fixture::old();
+    let [first, second] = [(); 2].map(|()| request());
+    on_one_thread(async { done(operator(&fixture).freeze(&name(), &first).await.unwrap()) });
+    fixture.masters.node(3).save();
+    fixture.masters.kill(3);
+    on_one_thread(async {
+        let mut operator = operator(&fixture);
+        for _ in 0..2 {
+            assert_missed(&fixture, operator.thaw(&name(), &first.id).await, &[3]);
+            assert_eq!(frozen_at(&fixture, &[0, 1, 2, 4]), [0usize; 0]);
+        }
+    });
+    fixture.masters.node_mut(3).restart();
+    on_one_thread(async {
+        assert_eq!(frozen_at(&fixture, &ALL), [3]);
+        let mut operator = operator(&fixture);
+        assert_eq!(shown(&mut *operator).await, None);
+        let mut holder = Client::at(&fixture.masters.url(), "x");
+        holder.acquire().await;
+        holder.release().await;
+        done(operator.freeze(&name(), &second).await.unwrap());
+        let freeze = fixture.masters.node(3).command(&["GET", "dlock#frozen:{dlock:x}"]).text();
+        assert!(freeze.contains(&second.id), "{freeze}");
+        kept(operator.freeze(&name(), &second).await.unwrap());
+        assert!(operator.thaw(&name(), &second.id).await.unwrap());
+        assert_eq!(frozen_at(&fixture, &ALL), [0usize; 0]);
+    });
+}
+
+/// The others are thawed meanwhile.
+#[test]
+fn a_thaw_names_a_node_that_hangs() {
+    let fixture = Fixture::old();
+    on_one_thread(async {
+        let (mut operator, request) = (operator(&fixture), request());
+        done(operator.freeze(&name(), &request).await.unwrap());
+        fixture.masters.node(1).stop();
+        assert_missed(&fixture, operator.thaw(&name(), &request.id).await, &[1]);
+        assert_eq!(frozen_at(&fixture, &[0, 2, 3, 4]), [0usize; 0]);
+        fixture.masters.node(1).resume();
+        operator.thaw(&name(), &request.id).await.unwrap();
+        assert_eq!(frozen_at(&fixture, &ALL), [0usize; 0]);
+    });
+}
+
+#[test]
 fn a_freeze_needs_a_majority_of_the_nodes() {
     let mut fixture = Fixture::old();
     fixture.masters.kill(0);
@@ -160,13 +236,14 @@ fn a_freeze_needs_a_majority_of_the_nodes() {
         let freeze = done(operator.freeze(&name(), &request).await.unwrap());
         let busy = Client::at(&fixture.masters.url(), "x").busy().await;
         assert_eq!(busy.freeze.as_deref(), Some(&freeze));
-        assert!(operator.thaw(&name(), &request.id).await.unwrap());
+        assert_missed(&fixture, operator.thaw(&name(), &request.id).await, &[0, 1]);
         // One frozen node and two that have failed leave no majority.
         freeze_at(&fixture, &[2], &request).await;
         assert_eq!(shown(&mut *operator).await.map(|freeze| freeze.id), Some(request.id.clone()));
         let busy = Client::at(&fixture.masters.url(), "x").busy().await;
         assert_eq!(busy.freeze.map(|freeze| freeze.id), Some(request.id.clone()));
-        assert!(operator.thaw(&name(), &request.id).await.unwrap());
+        assert_missed(&fixture, operator.thaw(&name(), &request.id).await, &[0, 1]);
+        assert_eq!(frozen_at(&fixture, &[2, 3, 4]), [0usize; 0]);
     });
     fixture.masters.kill(2);
     on_one_thread(async {
