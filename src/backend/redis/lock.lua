@@ -204,9 +204,10 @@ local function extend_index(lasts)
   end
 end
 
--- Replaces the value of the lock. The command that may fail for lack of memory comes first.
+-- Replaces the value of the lock, unless it is one that dlock does not store: the caller has removed that. The command that
+-- may fail for lack of memory comes first.
 local function write_lock(text, lease)
-  local former = is_marked and marker or value
+  local former = is_marked and marker or value ~= true and value
   if recipe.channel then
     call('HSET', lock, text, 1)
     if former and former ~= text then
@@ -563,7 +564,8 @@ end
 -- queue position. `me` is not called but granted. `wants` and `many`: the mode and the slots of the claim of this
 -- request, if it has one; it stands in the queue as `me`, or behind the queue. Returns whether the claim is granted; until
 -- when a waiter ahead may claim; the mode held, the slots taken and the number of slots then; and whether all waiters
--- have been called. While the lock is frozen, nobody is called or granted, and nobody loses a position.
+-- have been called. While the lock is frozen, nobody is called or granted, and nobody loses a position here; a waiter that
+-- cannot be reached may, when another one leaves (`notify_next`).
 local function turn(me, wants, many)
   local held, occupied_slots, of = mode, used, slots
   if frozen() then
@@ -1313,11 +1315,15 @@ local function thaw_lock()
   elseif not there or there.id ~= request.id then
     return {outcome = 'gone'}
   end
+  -- Refused, before anything is changed, for keys that are not on this node any more while the slot migrates.
+  call('PTTL', queue)
+  call('HGET', waiters, 'format')
+  -- This comes first: after it even a server out of memory accepts the other writes.
+  call('DEL', frozen_key)
+  freeze = nil
   thaw_waiters()
   -- A dlock that does not know of freezes may have called some when its hold ended.
   withdraw_calls()
-  call('DEL', frozen_key)
-  freeze = nil
   free_if_expired()
   if is_marked then
     free_lock()

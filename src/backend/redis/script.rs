@@ -71,7 +71,7 @@ macro_rules! script {
 }
 
 /// All operations on a lock.
-static LOCK: Script = script!("lock.lua", "40b21e950c0682e4867ab1b786cb3a3049d6a5a3");
+static LOCK: Script = script!("lock.lua", "5d600e337440ad6ff122343688f3d71cee12c1dd");
 
 /// Inspects locks.
 pub(super) static LOOK: Script = script!("look.lua", "bb72d2ef986ded7e123d7d3b9297f63e505795a8");

@@ -123,6 +123,27 @@ fn a_lock_in_an_unknown_format_is_not_frozen() {
     });
 }
 
+#[test]
+fn a_full_server_is_thawed_while_runs_wait() {
+    let redis = Redis::start();
+    on_one_thread(async {
+        let mut operator = locate(&redis.url()).unwrap().open();
+        let request = freeze_for(None);
+        freeze(&mut *operator, &request).await;
+        let mut waiter = Client::at(&redis.url(), "x");
+        assert!(waiter.queue().await.freeze.is_some());
+        redis.command(&["CONFIG", "SET", "maxmemory", "1"]);
+        assert!(matches!(redis.command(&["SET", "k", "v"]), Value::Error(_)));
+        assert!(operator.thaw(&name(), &request.id).await.unwrap());
+        let format = redis.command(&["HGET", "dlock#waiters:{dlock:x}", "format"]);
+        assert_eq!(format, Value::Text("1".into()));
+        assert!(operator.inspect(&[name()], None).await.unwrap().locks[0].freeze.is_none());
+        redis.command(&["CONFIG", "SET", "maxmemory", "0"]);
+        waiter.await_turn().await;
+        waiter.claim_turn().await;
+    });
+}
+
 /// Other locks that are granted meanwhile do not have the index expire.
 #[test]
 fn a_frozen_lock_stays_in_the_index() {

@@ -208,6 +208,29 @@ fn an_operator_may_remove_the_hold_of_another_program() {
     });
 }
 
+/// A hash of several fields, or a large one, is not read.
+#[test]
+fn any_value_of_redisson_may_be_removed() {
+    let large = "f".repeat(10_000);
+    for fields in [&["a", "b"][..], &[large.as_str()]] {
+        on_one_thread(async {
+            let mut stage = Stage::of("redisson");
+            for field in fields {
+                stage.fixture.command(&["HSET", &stage.fixture.key, field, "1"]);
+            }
+            let request = freeze_for(None);
+            stage.freeze(&request).await;
+            let shown = stage.operator.inspect(&[name()], None).await.unwrap().locks.remove(0);
+            let removal = stage.operator.remove(&name(), &shown.holders[0]).await.unwrap();
+            assert_eq!(removal, dlock::backend::admin::Removal::Removed);
+            assert_eq!(stage.shown().await, (0, Some(request.id.clone())));
+            assert!(!stage.take());
+            stage.thaw(&request).await;
+            assert!(stage.take());
+        });
+    }
+}
+
 /// Waiters of other programs are told that the lock is free when they may have it.
 #[test]
 fn waiters_of_redisson_are_notified_of_the_thaw() {
