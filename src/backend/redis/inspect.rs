@@ -207,6 +207,14 @@ impl RedisStore {
                 }
             }
         }
+        for view in views.iter_mut().filter(|view| view.is_freeze_elsewhere) {
+            // This request is redirected to the node that has the key.
+            let frozen = view.keys.side("frozen");
+            match self.request_one(&frozen, redis::cmd("GET").arg(&frozen).clone()).await {
+                Ok(freeze) => view.set_freeze(text(Some(&freeze))),
+                Err(error) => view.set_unknown(error.into()),
+            }
+        }
         if !is_cluster {
             // All locks are shown at the same time: the ages must not depend on the step in which a lock was inspected.
             // In a cluster each lock is seen by the clock of its node, and the clocks may differ.

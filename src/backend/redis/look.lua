@@ -58,13 +58,20 @@ local function look(lock, tail, held, seen)
     end
   end
   local freeze, is_marked = redis.pcall('GET', 'dlock#frozen:' .. tail), value == 'dlock:frozen'
+  local is_freeze_elsewhere = nil
   if type(freeze) == 'table' and string.find(freeze.err, 'non local', 1, true) then
     -- The slot of the lock is migrating to another node, and this key has been moved already, or has never existed.
-    if is_marked or redis.pcall('HGET', 'dlock#waiters:' .. tail, 'format') == '2' then
+    local format = redis.pcall('HGET', 'dlock#waiters:' .. tail, 'format')
+    if is_marked or format == '2' then
       error(freeze.err)
     end
-  elseif is_marked and not freeze and ARGV[2] then
-    error('TRYAGAIN')
+    is_freeze_elsewhere = type(format) == 'table' or nil
+  elseif not freeze and ARGV[2] then
+    if is_marked then
+      error('TRYAGAIN')
+    end
+    -- It may still be on the node that the keys migrate from.
+    is_freeze_elsewhere = true
   end
   if is_marked then
     -- It keeps other programs out, and is no hold.
@@ -153,7 +160,7 @@ local function look(lock, tail, held, seen)
     kind = kind, mode = mode, slots = slots, remaining = rest, digest = digest,
     holders_seen = held, of_holders = of_held, waiters_seen = seen, of_waiters = of_line,
     holders = holders[1] and holders or nil, waiters = line[1] and line or nil,
-    success = text_of('dlock#success:' .. tail), freeze = freeze
+    success = text_of('dlock#success:' .. tail), freeze = freeze, is_freeze_elsewhere = is_freeze_elsewhere
   }
 end
 

@@ -74,7 +74,7 @@ macro_rules! script {
 static LOCK: Script = script!("lock.lua", "5d600e337440ad6ff122343688f3d71cee12c1dd");
 
 /// Inspects locks.
-pub(super) static LOOK: Script = script!("look.lua", "bb72d2ef986ded7e123d7d3b9297f63e505795a8");
+pub(super) static LOOK: Script = script!("look.lua", "53e15c4c523ef8addb0514c4dac7e3bf630ef24b");
 
 /// The first `N` bytes of a source without comments and indentation, and its whole length without them.
 const fn compact<const N: usize>(source: &str) -> ([u8; N], usize) {

@@ -65,6 +65,9 @@ pub(super) struct StateReply {
     /// The freeze, as JSON; perhaps it has just ended.
     #[serde(default)]
     freeze: Option<String>,
+    /// The slot of the lock is migrating, and only the other node knows whether it is frozen.
+    #[serde(default)]
+    is_freeze_elsewhere: bool,
 }
 
 #[derive(Deserialize)]
@@ -128,6 +131,8 @@ pub(super) struct View {
     pub(super) holders: u64,
     pub(super) waiters: u64,
     pub(super) is_whole: bool,
+    /// See [`StateReply::is_freeze_elsewhere`].
+    pub(super) is_freeze_elsewhere: bool,
     /// The time of the state, in ms since 1970.
     now: u64,
     pub(super) state: LockState,
@@ -135,13 +140,22 @@ pub(super) struct View {
 
 impl View {
     pub(super) fn new(name: LockName, keys: Keys) -> View {
-        View { keys, holders: 0, waiters: 0, is_whole: false, now: 0, state: LockState::free(name) }
+        let state = LockState::free(name);
+        View { keys, holders: 0, waiters: 0, is_whole: false, is_freeze_elsewhere: false, now: 0, state }
     }
 
     /// Records why the lock cannot be inspected.
     pub(super) fn set_unknown(&mut self, why: Unknown) {
         self.state = LockState { unknown: Some(why), ..LockState::free(self.state.name.clone()) };
         self.is_whole = true;
+    }
+
+    /// Adds the freeze, as JSON, unless it has just ended.
+    pub(super) fn set_freeze(&mut self, text: Option<&str>) {
+        match text.map(freeze).transpose() {
+            Ok(freeze) => self.state.freeze = freeze.filter(|freeze| freeze.rest(self.now).is_some()),
+            Err(error) => self.set_unknown(error.into()),
+        }
     }
 
     /// Moves the state to a later time, assuming that nothing changes.
@@ -177,10 +191,8 @@ impl View {
         (self.holders, self.waiters) = (reply.holders_seen, reply.waiters_seen);
         self.state.last_success =
             serde_json::from_str(&reply.success).ok().and_then(|stored| Success::parse(&stored).ok());
-        match reply.freeze.as_deref().map(freeze).transpose() {
-            Ok(freeze) => self.state.freeze = freeze.filter(|freeze| freeze.rest(now).is_some()),
-            Err(error) => self.set_unknown(error.into()),
-        }
+        self.is_freeze_elsewhere = reply.is_freeze_elsewhere;
+        self.set_freeze(reply.freeze.as_deref());
         if self.is_whole {
             // The lock outlives its last member if several had it.
             self.state.mode = self.state.mode.filter(|_| !self.state.holders.is_empty());

@@ -12,7 +12,7 @@ use crate::support::resp::Value;
 use crate::support::running::{Exit, Running};
 use crate::support::wait::{throughout, until};
 use dlock::backend::admin::Frozen;
-use dlock::lock::{FreezeRequest, LockName};
+use dlock::lock::{FreezeRequest, LockName, Unknown};
 use std::time::Duration;
 
 /// The lease, and a time longer than that.
@@ -299,6 +299,41 @@ fn a_frozen_lock_is_granted_to_nobody_while_its_slot_migrates() {
         assert_ran(&run().sh("echo ran").output());
         await_nothing_left(&cluster, "x");
     }
+}
+
+/// Whether the keys of the freeze migrate before or after those of the hold: whoever waits for its end is not told that the
+/// lock is not frozen any more.
+#[test]
+fn a_held_lock_is_never_shown_without_its_freeze_while_its_slot_migrates() {
+    let (cluster, place) = (Cluster::lent(), Place::new());
+    let mut held = holder(run(&place, &cluster.url(), "60s"), "go");
+    let request = FreezeRequest::new("root@here".into(), None, None);
+    frozen(&cluster, &request);
+    let of_freeze = [side("frozen", "x"), side("waiters", "x")];
+    for is_last in [false, true] {
+        let moving = cluster.begin(KEY, another(&cluster, KEY));
+        let mut keys = cluster.left(moving);
+        keys.sort_by_key(|key| of_freeze.contains(key) == is_last);
+        let mut answered = 0;
+        for key in &keys {
+            cluster.migrate(moving, &[key]);
+            let lock = on_one_thread(async {
+                let mut operator = locate(&cluster.url()).unwrap().open();
+                operator.inspect(&[LockName::new("x").unwrap()], None).await.unwrap().locks.remove(0)
+            });
+            if !matches!(lock.unknown, Some(Unknown::Unanswered(_))) {
+                assert_eq!((lock.unknown, lock.holders.len()), (None, 1));
+                assert_eq!(lock.freeze.map(|freeze| freeze.id).as_ref(), Some(&request.id), "{key}");
+                answered += 1;
+            }
+        }
+        assert!(answered >= 2, "{answered} of {keys:?}");
+        cluster.finish(moving);
+    }
+    let_go(&place, "go");
+    assert_ends_well(&mut held);
+    thawed(&cluster, &request);
+    await_nothing_left(&cluster, "x");
 }
 
 /// The lock is released where the freeze is not any more.
