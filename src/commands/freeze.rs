@@ -48,6 +48,7 @@ async fn run(plan: &FreezePlan, reporter: &Reporter) -> Result<Exit, Failure> {
         request: plan.request(by),
         store: plan.target.store.open(),
         requested: Vec::new(),
+        unanswered: None,
         begin: Moment::now(),
         printed: Exit::SUCCESS,
     };
@@ -93,6 +94,8 @@ struct Freezing<'a> {
     store: Box<dyn LockAdmin>,
     /// The locks that may be frozen by this request.
     requested: Vec<LockName>,
+    /// The lock for which the last request has no reply.
+    unanswered: Option<LockName>,
     begin: Moment,
     /// Whether what was to be printed was printed.
     printed: Exit,
@@ -154,12 +157,15 @@ impl Freezing<'_> {
     }
 
     async fn freeze(&mut self, name: &LockName, request: &FreezeRequest) -> Result<Frozen, StoreError> {
+        self.unanswered = Some(name.clone());
         let store = &mut self.store;
-        persistent(self.plan.target.connect_timeout, async || {
+        let frozen = persistent(self.plan.target.connect_timeout, async || {
             store.connect().await?;
             store.freeze(name, request).await
-        })
-        .await
+        });
+        let frozen = frozen.await?;
+        self.unanswered = None;
+        Ok(frozen)
     }
 
     /// Waits until nobody holds the locks, or until then. What is frozen stays so, whatever happens to the store.
@@ -185,12 +191,11 @@ impl Freezing<'_> {
                     return End::Done(Err(self.failure(&self.plan.names, &error, help)));
                 }
             };
-            // Others are kept out since the last look.
-            if held.is_empty() && std::mem::replace(&mut was_free, held.is_empty()) {
-                return End::Done(Ok(self.printed));
-            }
-            if held.is_empty() {
-                continue;
+            match (held.is_empty(), std::mem::replace(&mut was_free, held.is_empty())) {
+                // Others are kept out since the last look.
+                (true, true) => return End::Done(Ok(self.printed)),
+                (true, false) => continue,
+                (false, _) => {}
             }
             if is_last {
                 return self.still_held(&held);
@@ -232,6 +237,9 @@ impl Freezing<'_> {
         if held.is_empty() {
             let gone = Moment::now() - self.begin;
             let lasts = self.request.lasts.map(|lasts| lasts.saturating_sub(gone));
+            if lasts == Some(Duration::ZERO) {
+                return Ok(Look::Thawed(self.plan.names[0].clone()));
+            }
             let request = FreezeRequest { lasts, ..self.request.clone() };
             for name in self.plan.names.clone() {
                 // It was removed at this very moment, unless it is kept.
@@ -272,8 +280,8 @@ impl Freezing<'_> {
             while let Some(name) = left.last() {
                 persistent(limit, async || {
                     store.connect().await?;
-                    if !store.thaw(name, &request.id).await? {
-                        // It may still arrive: what it would change must not be as it was then.
+                    if !store.thaw(name, &request.id).await? && self.unanswered.as_ref() == Some(name) {
+                        // The request may still arrive: what it would change must not be as it was then.
                         store.freeze(name, request).await?;
                         store.thaw(name, &request.id).await?;
                     }
