@@ -148,6 +148,10 @@ mod tests {
              # TYPE dlock_lock_holders gauge\n\
              dlock_lock_holders{name=\"a\\\"b\"} 1\n\
              dlock_lock_holders{name=\"free\"} 0\n\
+             # HELP dlock_lock_frozen Whether the lock is frozen.\n\
+             # TYPE dlock_lock_frozen gauge\n\
+             dlock_lock_frozen{name=\"a\\\"b\"} 0\n\
+             dlock_lock_frozen{name=\"free\"} 0\n\
              # HELP dlock_lock_waiters Waiters for the lock.\n\
              # TYPE dlock_lock_waiters gauge\n\
              dlock_lock_waiters{name=\"a\\\"b\"} 2\n\

@@ -8,6 +8,7 @@
 
 mod driver;
 mod gate;
+mod identity;
 pub mod leased_gate;
 mod shortcut;
 

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::leased_gate::identity;
+use super::identity::identity;
 use super::{DocumentStore, Seen, Shortcut};
 use crate::backend::ledger::observed::{Gate, GateLifetime, GateMode, Now, Observed};
 use crate::backend::ledger::store::{Effect, Purpose};

@@ -7,29 +7,18 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use sha2::{Digest, Sha256};
-
 use super::gate::Occupant;
+pub use super::identity::{Identity, identity};
 use crate::backend::StoreError;
 use crate::backend::ledger::observed::GateMode;
 use crate::backend::ledger::store::Purpose;
 use crate::backend::ledger::value::Ledger;
-use crate::lock::{Claim, Holder, LockName, Token};
+use crate::lock::{Claim, Holder, LockName};
 
 /// The digits of a digest.
 const DIGITS: usize = 32;
 /// The part of the name of a host that is written, in characters.
 const HOST: usize = 64;
-
-/// What identifies the holds with a token.
-pub type Identity = (u64, u64);
-
-/// Returns the identity of the holds with a token.
-pub fn identity(token: &Token) -> Identity {
-    let digest = Sha256::digest(token.reveal().as_bytes());
-    let number = |bytes: &[u8]| bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
-    (number(&digest[..8]), number(&digest[8..16]))
-}
 
 /// Returns the identity in the name of a holder, if it can be that of a dlock.
 pub fn identity_in(holder: &str) -> Option<Identity> {
@@ -263,6 +252,7 @@ impl Passages {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lock::Token;
 
     #[test]
     fn the_identity_follows_from_the_token_alone() {

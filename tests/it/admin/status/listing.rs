@@ -87,7 +87,7 @@ fn patterns_select_locks() {
 #[test]
 fn a_free_lock_is_shown_when_it_is_named() {
     for store in Store::each() {
-        let free = r#"{"name":"x","state":"free","mode":null,"slots":null,"holders":[],"waiters":[],"last_success":null}"#;
+        let free = r#"{"name":"x","state":"free","mode":null,"slots":null,"holders":[],"waiters":[],"freeze":null,"last_success":null}"#;
         let whole = format!("{{\"version\":1,\"backend\":\"{}\",\"locks\":[{free}]}}\n", store.url());
         assert_eq!(status(&store).args(["--json", "x"]).output().outcome(), (Exit::Code(0), &*whole, ""));
         let table = format!("{}\nLOCK  STATE\nx     free\n", store.url());

@@ -40,7 +40,7 @@ fn a_holder_and_a_waiter_are_shown_completely() {
         );
         let whole = format!(
             "{{\"version\":1,\"backend\":\"{}\",\"locks\":[{{\"name\":\"x\",\"state\":\"held\",\"mode\":\"exclusive\",\
-             \"slots\":1,\"holders\":[{holder}],\"waiters\":[{waiter}],\"last_success\":null}}]}}\n",
+             \"slots\":1,\"holders\":[{holder}],\"waiters\":[{waiter}],\"freeze\":null,\"last_success\":null}}]}}\n",
             store.url()
         );
         assert_eq!(output.stdout, whole);
