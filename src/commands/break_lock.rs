@@ -188,7 +188,7 @@ impl Breaking<'_> {
                 }
                 Err(error) => return Err(error),
             };
-            left.retain(|left| holders.iter().any(|holder| is_same(holder, left)));
+            left.retain(|left| holders.iter().any(|holder| holder.is_same_hold(left)));
             if left.is_empty() || pointless || until.is_some_and(|until| Moment::now() >= until) {
                 return Ok(left);
             }
@@ -278,9 +278,4 @@ impl Breaking<'_> {
 fn can_be_notified(holder: &Holder) -> bool {
     let attended = holder.identity.as_ref().is_some_and(|identity| !identity.unattended);
     attended && (holder.fencing.is_some() || holder.digest.is_some())
-}
-
-/// Whether both are the same hold: fencing tokens are unique, and so are digests.
-fn is_same(one: &Holder, other: &Holder) -> bool {
-    one.fencing == other.fencing && one.digest == other.digest
 }

@@ -339,10 +339,8 @@ impl Held {
         format!("{} is still held by {}{others}", self.name, describe_holder(&self.holder, store))
     }
 
-    /// Returns whether both are the same hold: fencing tokens are unique, and so are digests.
     fn is_same(&self, other: &Held) -> bool {
-        let id = |held: &Held| (held.name.clone(), held.holder.fencing, held.holder.digest.clone());
-        id(self) == id(other)
+        self.name == other.name && self.holder.is_same_hold(&other.holder)
     }
 
     fn is_by_ancestor(&self) -> bool {

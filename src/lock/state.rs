@@ -85,6 +85,11 @@ impl Holder {
         self.ended.and(self.remaining)
     }
 
+    /// Returns whether both are the same hold: fencing tokens are unique, and so are digests.
+    pub fn is_same_hold(&self, other: &Holder) -> bool {
+        self.fencing == other.fencing && self.digest == other.digest
+    }
+
     /// Returns whether its run takes another lock after this one.
     pub fn has_next_lock(&self) -> bool {
         self.identity.as_ref().is_some_and(|identity| identity.next_lock.is_some())

@@ -134,7 +134,7 @@ impl Values {
             )
         });
         let end_of_freeze =
-            |freeze: &Freeze| freeze.until.map_or(NEVER, |until| until.saturating_mul(1000).min(NEVER));
+            |freeze: &Freeze| freeze.until.map_or(NEVER, |until| micros(Duration::from_millis(until)));
         let mut ends_at = ledger.freeze().map_or(0, end_of_freeze);
         let mut leases = String::new();
         let waiters = ledger.waiters.iter().map(|waiter| (&waiter.token, waiter.lease_ends, None));

@@ -19,7 +19,7 @@ use crate::backend::ledger::entries::{Entries, Entry};
 use crate::backend::ledger::{Purpose, Store, Unreadable};
 use crate::backend::{Change, Reply, StoreError, TryReply};
 use crate::clock::{Moment, wall_micros};
-use crate::lock::LockName;
+use crate::lock::{Freeze, LockName};
 
 /// The session of a client that does not hold a lock.
 pub(super) const ADMIN_SESSION: Duration = Duration::from_secs(10);
@@ -127,6 +127,11 @@ impl ZooKeeperStore {
         }
         let reply = self.exchange_one(Request::Exists { path: path.clone() }).await?;
         reply.found(&path)?.map(drop).ok_or_else(|| no_chroot(&path))
+    }
+
+    /// Returns the freeze of the lock in its metadata, when that was read last.
+    pub(super) fn freeze(&self) -> Option<&Freeze> {
+        self.metadata.as_ref()?.value.freeze()
     }
 
     /// Returns the time by the clock of the leader, in microseconds since 1970; by that of this host as long as the

@@ -115,22 +115,12 @@ impl RedlockStore {
         };
         let missed: Vec<(usize, StoreError)> = self.all().filter_map(why).collect();
         if missed.len() > self.nodes.count() - self.nodes.quorum() {
-            return Some(uncertain(self.nodes.unavailable(&missed)));
+            return Some(self.nodes.unavailable(&missed).after_a_part());
         }
         let names = missed.iter().map(|(node, error)| format!("{} ({error})", self.nodes.name(*node)));
         let names: Vec<String> = names.collect();
         let text = format!("it is thawed, but may still be frozen at {}", names.join(" and "));
         (!missed.is_empty()).then(|| StoreError::unanswered(text))
-    }
-}
-
-/// The error of a request that some nodes may have executed.
-fn uncertain(error: StoreError) -> StoreError {
-    match error {
-        StoreError::Unavailable { reason, outlook, .. } => {
-            StoreError::Unavailable { reason, maybe_applied: true, outlook }
-        }
-        other => other,
     }
 }
 
@@ -234,7 +224,7 @@ impl LockAdmin for RedlockStore {
             let least = self.nodes.count() - self.nodes.quorum() + 1;
             let result = match merge::freeze(others.iter(), least) {
                 Some(freeze) => Ok(Frozen::Already(freeze)),
-                None => Err(uncertain(self.nodes.unavailable(&replies.failed()))),
+                None => Err(self.nodes.unavailable(&replies.failed()).after_a_part()),
             };
             let undone = match &result {
                 // The caller repeats the request, or ends the freeze: until then, what was frozen before stays so.

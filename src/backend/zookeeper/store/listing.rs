@@ -70,8 +70,7 @@ impl ZooKeeperStore {
     /// Reads the clock of the leader, if it is unknown and a freeze may end by it. A user who may not create nodes is shown
     /// the state by the clock of this host.
     async fn read_clock_for_freeze(&mut self, purpose: &Purpose) -> Result<(), StoreError> {
-        let freeze = self.metadata.as_ref().and_then(|metadata| metadata.value.freeze());
-        if self.clock.is_some() || freeze.is_none_or(|freeze| freeze.until.is_none()) {
+        if self.clock.is_some() || self.freeze().is_none_or(|freeze| freeze.until.is_none()) {
             return Ok(());
         }
         match self.read_clock().await {

@@ -76,7 +76,7 @@ impl EntryStore for ZooKeeperStore {
             others.push(Request::Children { path: paths.lock.clone(), watch: false });
             others.push(Request::Get { path: paths.metadata, watch: false });
         }
-        let is_frozen = self.metadata.as_ref().is_some_and(|metadata| metadata.value.freeze().is_some());
+        let is_frozen = self.freeze().is_some();
         let freezes = writes.iter().find_map(|write| match write {
             Write::Swap { order: METADATA, value, .. } => {
                 Some(value.freeze().is_some()).filter(|freezes| *freezes != is_frozen)
@@ -301,12 +301,13 @@ impl ZooKeeperStore {
         let zxid = revision.cast_signed();
         let stat = stat.unwrap_or(Stat { czxid: zxid, mzxid: zxid, owner, ..Stat::default() });
         let is_ahead = |other: &String| parse(other).is_some_and(|(number, _)| number < node.number);
-        let is_frozen = self.metadata.as_ref().is_some_and(|metadata| metadata.value.freeze().is_some());
         // If the last token is above the orders of nodes, because it was raised or the store has lost data, the next
         // one follows from it.
         let is_next = self.metadata.as_ref().is_none_or(|metadata| metadata.value.fencing_token < revision);
-        let is_first =
-            alone.is_some() && is_next && !is_frozen && !children.reader().texts()?.iter().any(is_ahead);
+        let is_first = alone.is_some()
+            && is_next
+            && self.freeze().is_none()
+            && !children.reader().texts()?.iter().any(is_ahead);
         let mut stored = Stored { stat, value: Some(waiting.clone()) };
         match alone {
             Some(alone) if is_first => {
