@@ -7,7 +7,8 @@
 #   packaging/order.sh --check BINARY      only counts the names in the list that the binary does not have, and prints them
 #
 #   BINARY   a release with its symbols: CARGO_PROFILE_DIST_STRIP=none packaging/build.sh --binary DIRECTORY
-#   URL      a store to run under, such as file:///tmp/locks or redis://127.0.0.1
+#   URL      a store to run under, such as file:///tmp/locks or redis://127.0.0.1: file first, then the others from the
+#            most to the least used, for a function stands where the first of them has it
 #
 # The linker ignores a name that no longer exists, and puts a new function among the others: the list needs to be written
 # again when many names are missing, or when the benchmark shows it. Needs valgrind, and nm for the count.
@@ -44,28 +45,39 @@ binary=$1
 shift
 records=$(mktemp -d)
 trap 'rm -rf "$records"' EXIT
+store=0
 for url in "$@"; do
+    store=$((store + 1))
+    mkdir "$records/$store"
     for options in --wait=1s "--once-per=1s --ttl=2s"; do
         # shellcheck disable=SC2086 # several words
-        valgrind --quiet --tool=callgrind --demangle=no --trace-children=yes --log-file=/dev/null \
-            --callgrind-out-file="$records/%p" "$binary" run -b "$url" --connect-timeout 30s $options order -- sleep 2
+        valgrind --quiet --tool=callgrind --demangle=no --trace-children=yes --dump-before=execve --log-file=/dev/null \
+            --callgrind-out-file="$records/$store/%p" "$binary" run -b "$url" --connect-timeout 30s $options order -- sleep 2
     done
 done
-# Prints the members of the C library with the functions that were called. Of a string function, valgrind and the processor
-# may choose different variants.
+# Prints the functions that were called, each once, those of the first store first.
+functions() {
+    local store
+    for ((store = 1; store <= $#; store++)); do
+        sed -n "s/^c\\{0,1\\}fn=([0-9]*) \\(_[RZ]N*[^' ]*\\).*/\\1/p" "$records/$store"/* | without_hashes
+    done | awk '!seen[$0]++'
+}
+# Prints the members of the C library with the functions that were called. Of a string function, processors choose other
+# variants than valgrind.
 members_of_libc() {
     local library
     library=$(cc -print-file-name=libc.a)
-    sed -n "s/^c\\{0,1\\}fn=([0-9]*) \\([A-Za-z_][^' ]*\\).*/\\1/p" "$records"/* | LC_ALL=C sort -u >"$records/called"
+    sed -n "s/^c\\{0,1\\}fn=([0-9]*) \\([A-Za-z_][^' ]*\\).*/\\1/p" "$records"/*/* | LC_ALL=C sort -u >"$records/called"
     nm -A "$library" 2>/dev/null | sed -nE 's/^[^:]*:([^:]*):[0-9a-f]+ [TtWi] (.*)$/\2 \1/p' | LC_ALL=C sort -u |
-        LC_ALL=C join -o 2.2 "$records/called" - | sed -E 'p; s/-avx2?(-|\.)/-evex\1/' | LC_ALL=C sort -u
+        LC_ALL=C join -o 2.2 "$records/called" - |
+        sed -E 'p; /-avx2?[-.]/{h; s/-avx2?([-.])/-evex\1/p; g; s/-avx2?([-.])/-avx512\1/}' | LC_ALL=C sort -u
 }
 
 {
     printf '/* Written by packaging/order.sh. */\nSECTIONS\n{\n  .text.run :\n  {\n'
-    # The section of a function that is rarely called is .text.unlikely.NAME.
-    sed -n "s/^c\\{0,1\\}fn=([0-9]*) \\(_[RZ]N*[^' ]*\\).*/\\1/p" "$records"/* | without_hashes | sed 's/.*/    *(.text*.&)/'
     members_of_libc | sed 's/.*/    *libc.a:&(.text .text.*)/'
+    # The section of a function that is rarely called is .text.unlikely.NAME.
+    functions "$@" | sed 's/.*/    *(.text*.&)/'
     printf '  }\n}\nINSERT BEFORE .text;\n'
 } >packaging/order.ld
 # cargo does not notice that the linker script has changed.

@@ -26,7 +26,7 @@ impl ZooKeeper {
         std::fs::write(
             &configuration,
             format!(
-                "tickTime=500\nclientPortAddress=127.0.0.1\nclientPort={port}\ndataDir={}\nadmin.enableServer=false\n\
+                "tickTime=500\nmaxSessionTimeout=60000\nclientPortAddress=127.0.0.1\nclientPort={port}\ndataDir={}\nadmin.enableServer=false\n\
                  4lw.commands.whitelist=ruok\n",
                 data.display()
             ),

@@ -87,7 +87,8 @@ impl Drop for RedisPy {
 pub fn find_redis_py() -> Result<PathBuf, String> {
     let installed = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/python/bin/python");
     let python = match std::env::var_os("DLOCK_TEST_PYTHON") {
-        Some(path) => path.into(),
+        // The commands that are measured run in another directory.
+        Some(path) => std::path::absolute(path).map_err(|e| format!("DLOCK_TEST_PYTHON: {e}"))?,
         None if installed.exists() => installed,
         None => PathBuf::from("/usr/bin/python3"),
     };
