@@ -195,7 +195,7 @@ impl RedisStore {
 }
 
 /// The pause of a waiter that cannot be notified and is not one of the first two in the queue: the longer the further back
-/// it stands. If it is called it has 2 s to claim (`slow_claim_ms` in lock.lua).
+/// it stands. If it is called it has 2 s to claim (`slow_claim_ms` in script/lock.lua).
 fn slow_poll(position: u32) -> Option<Duration> {
     const SHORTEST: Duration = Duration::from_millis(100);
     const LONGEST: Duration = Duration::from_millis(1500);

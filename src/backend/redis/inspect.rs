@@ -34,7 +34,7 @@ const HISTORIES_A_FLIGHT: usize = 32;
 const INDEXES_A_FLIGHT: usize = 64;
 /// The approximate number of index entries read per request.
 const ENTRIES_A_PAGE: usize = 400;
-/// The longest time that a freeze with an end lasts, in ms: 1000 years (`forever` in lock.lua).
+/// The longest time that a freeze with an end lasts, in ms: 1000 years (`forever` in script/lock.lua).
 const LONGEST_FREEZE: u64 = 1000 * 365 * 24 * 3600 * 1000;
 
 impl RedisStore {

@@ -4,7 +4,7 @@ use super::keys::RESERVED;
 use super::location::{Location, Topology};
 use crate::backend::location::Policy;
 
-/// What every operation needs; lock.lua tries these before a command can start.
+/// What every operation needs; script/lock.lua tries these before a command can start.
 const NEEDED: &str = "+eval +time +get +set +exists +type +del +pttl +pexpire +hget +hmget +hgetall +hset +hdel +hexists \
                       +hlen +zadd +zrem +zrange +zrank +zscore +zcard";
 /// What makes dlock faster, or lets it show more.

@@ -48,7 +48,7 @@ pub(super) fn nonsense() -> StoreError {
     StoreError::unanswered("the server sent an invalid reply")
 }
 
-/// The reply of lock.lua. Times are in ms.
+/// The reply of a script on a lock. Times are in ms.
 #[derive(Debug, Deserialize)]
 pub(super) struct LockReply {
     #[serde(flatten)]

@@ -1,4 +1,4 @@
-//! The rights that a lock needs. lock.lua tries them with the first request: if a right turned out to be missing only at a
+//! The rights that a lock needs. script/lock.lua tries them with the first request: if a right turned out to be missing only at a
 //! renewal, the command would be killed.
 
 use std::collections::BTreeSet;
@@ -98,9 +98,11 @@ pub(super) fn user(location: &Location) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use crate::backend::redis::script::source;
+
     /// A right that is not tried would be discovered while a command runs.
     #[test]
-    fn every_command_that_lock_lua_depends_on_is_tried() {
+    fn every_command_that_the_scripts_depend_on_is_tried() {
         // The script does without these.
         let optional = [
             "INFO",
@@ -113,15 +115,15 @@ mod tests {
             "LRANGE",
             "ZREMRANGEBYSCORE",
         ];
-        let source = include_str!("lock.lua");
-        let words: Vec<&str> = source.split(['(', ' ']).collect();
+        let scripts = [source::CLAIM, source::HOLD, source::ADMINISTER].concat();
+        let words: Vec<&str> = scripts.split(['(', ' ']).collect();
         let mut tried = 0;
         for pair in words.windows(2) {
             let ["call" | "try", quoted] = pair else { continue };
             let Some(command) = quoted.strip_prefix('\'').and_then(|rest| rest.split('\'').next()) else {
                 continue;
             };
-            let is_tried = source.contains(&format!("{{'{command}'"));
+            let is_tried = scripts.contains(&format!("{{'{command}'"));
             assert!(is_tried || optional.contains(&command), "{command}");
             tried += usize::from(is_tried);
         }

@@ -36,12 +36,15 @@
 //! Every granted or renewed lock is read last: with client tracking on, that read makes the server notify the client
 //! when another client changes the key. Operations that do not need this run on connections without tracking.
 //!
-//! What a lock means is decided by lock.lua here and by [`decide`](crate::backend::ledger::decide) for other stores. Their
+//! What a lock means is decided by these scripts here and by [`decide`](crate::backend::ledger::decide) for other stores. Their
 //! functions have the same names where they do the same, and `tests/models/lockstep` drives both through the same requests:
 //! every difference stands in its table.
 //!
-//! One script contains all operations on a lock, so that a server that has run one of them has it cached. It is
-//! requested by its digest; a server that does not have it is sent the text. Inspecting many locks is another script.
+//! A server runs a script from its beginning and makes each of its functions anew, which costs it more than a grant. So
+//! there is a script for each group of operations, of the files in `script/` that these need, and one that inspects many
+//! locks. It is requested by its digest; a server that does not have it cached is sent the text.
+
+pub(super) mod source;
 
 use std::time::Duration;
 
@@ -60,9 +63,8 @@ pub(super) struct Script {
 }
 
 macro_rules! script {
-    ($file:literal, $digest:literal) => {{
-        const SOURCE: &str = include_str!($file);
-        const BYTES: [u8; compact::<0>(SOURCE).1] = compact(SOURCE).0;
+    ($source:expr, $digest:literal) => {{
+        const BYTES: [u8; compact::<0>($source).1] = compact($source).0;
         match str::from_utf8(&BYTES) {
             Ok(text) => Script { text, digest: $digest },
             Err(_) => panic!("a script is text"),
@@ -70,11 +72,10 @@ macro_rules! script {
     }};
 }
 
-/// All operations on a lock.
-static LOCK: Script = script!("lock.lua", "5d600e337440ad6ff122343688f3d71cee12c1dd");
-
-/// Inspects locks.
-pub(super) static LOOK: Script = script!("look.lua", "53e15c4c523ef8addb0514c4dac7e3bf630ef24b");
+static CLAIM: Script = script!(source::CLAIM, "db4da24f1e7577c478232c3bb1661272ddcdf67f");
+static HOLD: Script = script!(source::HOLD, "6e4d42812215f22897db39085ea2c75dd4fcd6b3");
+static ADMINISTER: Script = script!(source::ADMINISTER, "7d76582bcc6e632d5866a9268b31a07609b41e2c");
+pub(super) static LOOK: Script = script!(source::LOOK, "53e15c4c523ef8addb0514c4dac7e3bf630ef24b");
 
 /// The first `N` bytes of a source without comments and indentation, and its whole length without them.
 const fn compact<const N: usize>(source: &str) -> ([u8; N], usize) {
@@ -181,6 +182,22 @@ pub(super) enum Operation<'a> {
     },
 }
 
+impl Operation<'_> {
+    fn script(&self) -> &'static Script {
+        match self {
+            Operation::Acquire(_) | Operation::TryRights { .. } => &CLAIM,
+            Operation::Renew { .. } | Operation::Release { .. } => &HOLD,
+            Operation::Revoke { .. }
+            | Operation::Delete { .. }
+            | Operation::Record { .. }
+            | Operation::Raise { .. }
+            | Operation::Freeze { .. }
+            | Operation::Thaw { .. }
+            | Operation::Fence { .. } => &ADMINISTER,
+        }
+    }
+}
+
 /// A success to be stored.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct ScriptSuccess {
@@ -274,7 +291,7 @@ impl<'a> ScriptRequest<'a> {
 
     /// Returns the command to send. `Asking::Yes` is for a node that the lock's slot is being migrated to.
     pub(super) fn command(&self, by: By, asking: Asking) -> Cmd {
-        let mut command = LOCK.command(by);
+        let mut command = self.operation.script().command(by);
         command.arg(1).arg(&self.keys.lock).arg(json(self));
         if asking == Asking::Yes {
             command.arg("asking");
@@ -297,22 +314,21 @@ mod tests {
 
     #[test]
     fn digests_match_the_texts() {
-        for script in [&LOCK, &LOOK] {
+        for script in [&CLAIM, &HOLD, &ADMINISTER, &LOOK] {
             assert_eq!(script.digest, sha1_smol::Sha1::from(script.text).digest().to_string());
         }
     }
 
     #[test]
     fn only_comments_and_indentation_are_removed() {
-        let source = include_str!("lock.lua");
         let lines = |text: &'static str| text.lines().map(str::trim_start);
         let kept: Vec<&str> =
-            lines(source).filter(|line| !line.is_empty() && !line.starts_with("--")).collect();
-        assert_eq!(lines(LOCK.text).collect::<Vec<_>>(), kept);
+            lines(source::HOLD).filter(|line| !line.is_empty() && !line.starts_with("--")).collect();
+        assert_eq!(lines(HOLD.text).collect::<Vec<_>>(), kept);
     }
 
     #[test]
     fn the_time_to_claim_is_the_same_in_the_script_and_in_the_client() {
-        assert!(LOCK.text.contains(&format!("= {}, ", crate::backend::CLAIM_WITHIN.as_millis())));
+        assert!(CLAIM.text.contains(&format!("= {}, ", crate::backend::CLAIM_WITHIN.as_millis())));
     }
 }

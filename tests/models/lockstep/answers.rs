@@ -109,7 +109,7 @@ fn mode(name: &str, slots: u32) -> Option<Mode> {
     }
 }
 
-/// Reads the reply of lock.lua, as redis/result.rs does.
+/// Reads the reply of a script on a lock, as redis/result.rs does.
 pub(super) fn of_script(reply: &Json, once_per: Option<Duration>) -> Answer {
     match text(reply, "outcome").as_str() {
         "granted" => Answer::Granted(Grant {

@@ -8,11 +8,14 @@ use mlua::{Function, Lua, MultiValue, Table, Value};
 use serde_json::{Map, Number, Value as Json};
 
 use super::redis::{Redis, Reply};
+use super::source;
 
 /// The interpreter of a server.
 pub(super) struct Interpreter {
     lua: Lua,
-    lock: Function,
+    claim: Function,
+    hold: Function,
+    administer: Function,
     look: Function,
     server: Rc<RefCell<Redis>>,
 }
@@ -20,7 +23,9 @@ pub(super) struct Interpreter {
 /// What can be run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Script {
-    Lock,
+    Claim,
+    Hold,
+    Administer,
     Look,
 }
 
@@ -60,14 +65,16 @@ impl Interpreter {
         globals.set("KEYS", Value::Nil).unwrap();
         globals.set("ARGV", Value::Nil).unwrap();
         let load = |text: &str, name: &str| lua.load(text).set_name(name).into_function().unwrap();
-        let mut lock = include_str!("../../../src/backend/redis/lock.lua").to_owned();
+        let mut claim = source::CLAIM.to_owned();
         if !calls_ahead {
             let (usual, none) = ("late_after_ms, max_ahead = 50, 32\n", "late_after_ms, max_ahead = 50, 0\n");
-            assert!(lock.contains(usual));
-            lock = lock.replace(usual, none);
+            assert!(claim.contains(usual));
+            claim = claim.replace(usual, none);
         }
-        let lock = load(&lock, "=lock.lua");
-        let look = load(include_str!("../../../src/backend/redis/look.lua"), "=look.lua");
+        let claim = load(&claim, "=claim");
+        let hold = load(source::HOLD, "=hold");
+        let administer = load(source::ADMINISTER, "=administer");
+        let look = load(source::LOOK, "=look.lua");
         // As script_lua.c does ("Script attempted to access nonexistent global variable").
         let protect = "setmetatable(_G, {
             __newindex = function(_, name) error('a script sets the global variable ' .. name) end,
@@ -75,7 +82,7 @@ impl Interpreter {
               if name ~= 'KEYS' and name ~= 'ARGV' then error('there is no global variable ' .. name) end
             end})";
         lua.load(protect).exec().unwrap();
-        Interpreter { lua, lock, look, server }
+        Interpreter { lua, claim, hold, administer, look, server }
     }
 
     /// Runs a script on a server with one key and one argument, and returns its reply.
@@ -89,7 +96,9 @@ impl Interpreter {
         globals.raw_set("KEYS", [key]).unwrap();
         globals.raw_set("ARGV", [request.to_string()]).unwrap();
         let function = match script {
-            Script::Lock => &self.lock,
+            Script::Claim => &self.claim,
+            Script::Hold => &self.hold,
+            Script::Administer => &self.administer,
             Script::Look => &self.look,
         };
         let reply: Value = function.call(()).unwrap_or_else(|error| panic!("{script:?} {request}: {error}"));

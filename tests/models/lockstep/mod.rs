@@ -10,6 +10,9 @@ mod model;
 mod redis;
 mod script;
 
+#[path = "../../../src/backend/redis/script/source.rs"]
+mod source;
+
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 

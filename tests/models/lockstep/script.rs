@@ -60,7 +60,12 @@ impl Scripted<'_> {
 
     fn run_recording(&mut self, operation: &str, token: &str, history: String, fields: Json) -> Json {
         let request = request(operation, token, history, fields);
-        self.interpreter.run(self.server, Script::Lock, LOCK, &request)
+        let script = match operation {
+            "acquire" => Script::Claim,
+            "renew" | "release" => Script::Hold,
+            _ => Script::Administer,
+        };
+        self.interpreter.run(self.server, script, LOCK, &request)
     }
 
     pub(super) fn claim(&mut self, claim: &Claim, intent: Intent) -> Answer {

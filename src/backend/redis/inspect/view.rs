@@ -1,4 +1,4 @@
-//! The requests and replies of look.lua: the holders and waiters of a lock, and its history.
+//! The requests and replies of script/look.lua: the holders and waiters of a lock, and its history.
 
 use std::time::Duration;
 

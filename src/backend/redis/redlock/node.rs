@@ -117,8 +117,9 @@ impl NodeClient {
         as_node: AsNode,
     ) -> Result<NodeReply, StoreError> {
         let keys = self.store.keys(&claim.name);
+        // By its text: the node may not have the script of releases yet, and its reply is not read.
         let on_timeout =
-            release(&keys, claim, Duration::ZERO, Ending::default()).command(By::Digest, Asking::No);
+            release(&keys, claim, Duration::ZERO, Ending::default()).command(By::Text, Asking::No);
         if let Some(connection) = &mut self.store.connection {
             let (limit, cancel) = (limit(claim.ttl), self.cancel.clone());
             connection.reply_limit = Some(ReplyLimit { limit, cancel, on_timeout });

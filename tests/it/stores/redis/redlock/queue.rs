@@ -120,6 +120,8 @@ fn the_end_of_a_foreign_hold_is_noticed_at_once() {
 #[test]
 fn waiters_do_not_poll() {
     let fixture = Fixture::old().ttl("10m");
+    // From here on the nodes have the scripts.
+    assert_eq!(fixture.run().command(["true"]).output().exit, Exit::Code(0));
     let run = fixture.witness();
     let mut waiter = fixture.run().args(["-v", "--wait", "2s"]).command(["true"]).spawn();
     waiter.await_stderr("waiting");
