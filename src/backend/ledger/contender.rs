@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use super::store::{Decide, Decision, Done, Purpose, Shape, Store};
-use super::{decide, view};
+use super::{administer, decide, view};
 use crate::backend::admin::{Frozen, Inspection, LockAdmin, Raised, Removal, Revoked};
 use crate::backend::diagnosis::Diagnosis;
 use crate::backend::{
@@ -153,20 +153,20 @@ impl<S: Store> LockAdmin for Contender<S> {
 
     fn raise_fencing<'a>(&'a mut self, name: &'a LockName, floor: FencingToken) -> TryReply<'a, Raised> {
         self.operate(name, Purpose::Prepare, move |ledger, observed| {
-            decide::raise_fencing(ledger, observed, floor)
+            administer::raise_fencing(ledger, observed, floor)
         })
     }
 
     fn freeze<'a>(&'a mut self, name: &'a LockName, request: &'a FreezeRequest) -> TryReply<'a, Frozen> {
         let request = request.clone();
         self.operate(name, Purpose::Prepare, move |ledger, observed| {
-            decide::freeze(ledger, observed, &request)
+            administer::freeze(ledger, observed, &request)
         })
     }
 
     fn thaw<'a>(&'a mut self, name: &'a LockName, id: &'a str) -> TryReply<'a, bool> {
         let id = id.to_owned();
-        self.operate(name, Purpose::Operate, move |ledger, observed| decide::thaw(ledger, observed, &id))
+        self.operate(name, Purpose::Operate, move |ledger, observed| administer::thaw(ledger, observed, &id))
     }
 
     fn unfrozen(&self) -> Option<&str> {
@@ -188,7 +188,7 @@ impl<S: Store> LockAdmin for Contender<S> {
         };
         let revocation = revocation.clone();
         self.operate(name, Purpose::Operate, move |ledger, observed| {
-            decide::revoke(ledger, observed, fencing, &revocation)
+            administer::revoke(ledger, observed, fencing, &revocation)
         })
     }
 
@@ -202,7 +202,7 @@ impl<S: Store> LockAdmin for Contender<S> {
             }
             let holder = self.identified(holder);
             let removal = self.operate(name, Purpose::Operate, move |ledger, observed| {
-                decide::remove(ledger, observed, &holder)
+                administer::remove(ledger, observed, &holder)
             });
             removal.await
         })

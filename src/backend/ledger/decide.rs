@@ -6,14 +6,13 @@ use std::time::Duration;
 
 use super::grant::{enter, grant};
 use super::observed::{Gate, GateMode, Lifetime, Observed, Turns, is_in_session};
-use super::queue::{Turn, join_queue, leave_queue, turn, wake_first};
+use super::queue::{Turn, call_next, join_queue, leave_queue, turn, wake_first};
 use super::room::Room;
 use super::store::{Decision, Effect, Watch};
 use super::value::{HolderEntry, Ledger, WaiterEntry};
 use super::{history, success, view};
-use crate::backend::admin::{Frozen, Raised, Removal, Revoked};
 use crate::backend::{Attempt, Ending, Intent, Loss, Refusal, Release, Renewal};
-use crate::lock::{Claim, FencingToken, FreezeRequest, Holder, Identity, Mode, Record, Revocation};
+use crate::lock::{Claim, Identity, Mode, Record};
 
 /// How often a process that has released its hold checks whether the processes nested inside it have ended.
 const INSIDE_INTERVAL: Duration = Duration::from_secs(1);
@@ -250,107 +249,6 @@ fn release_hold(
     done(if is_lost { Release::NotHeld } else { Release::Released }, Effect::Free)
 }
 
-/// Decides on the revocation of the hold with this fencing token: its owners are notified, and a hold without an owner
-/// ends.
-pub fn revoke(
-    ledger: &mut Ledger,
-    observed: &dyn Observed,
-    fencing: FencingToken,
-    revocation: &Revocation,
-) -> Decision<Revoked> {
-    let is_meant = |holder: &HolderEntry| {
-        holder.fencing_token == fencing.number() && !holder.has_expired(observed.now())
-    };
-    let before = ledger.holders.len();
-    let has_ended = |holder: &HolderEntry| {
-        !holder.has_owner(observed) || (holder.is_kept_by_lease() && !is_in_session(observed))
-    };
-    let mode = ledger.holders.iter().find(|holder| is_meant(holder)).map(|holder| holder.mode);
-    ledger.holders.retain(|holder| !is_meant(holder) || !has_ended(holder));
-    let ended = before - ledger.holders.len();
-    let mut notified = 0;
-    for holder in ledger.holders.iter_mut().filter(|holder| is_meant(holder)) {
-        holder.revoked = Some(revocation.clone());
-        notified += 1;
-    }
-    // Where entries live as long as their owner, waiters are not notified of the end of a hold without one: a waiter that
-    // is called now would be late.
-    if let Some(mode) = mode.filter(|_| ended > 0 && observed.lifetime() == Lifetime::OfLease) {
-        call_next(ledger, observed, mode);
-    }
-    Decision::reply(match (notified, ended) {
-        (0, 0) => Revoked::Gone,
-        (0, _) => Revoked::Ended,
-        (notified, _) => Revoked::Notified(notified),
-    })
-}
-
-/// Decides on the removal of a hold without its owner's consent.
-pub fn remove(ledger: &mut Ledger, observed: &dyn Observed, shown: &Holder) -> Decision<Removal> {
-    // The session of another process cannot be ended, and the hold of a foreign program is not in the ledger.
-    let is_foreign = observed.gate_lifetime().is_some() && shown.identity.is_none();
-    if observed.lifetime() != Lifetime::OfLease || is_in_session(observed) || is_foreign {
-        return Decision::reply(Removal::Impossible);
-    }
-    let is_meant =
-        |holder: &HolderEntry| view::is_shown_as(holder, shown) && !holder.has_expired(observed.now());
-    let Some(mode) = ledger.holders.iter().find(|holder| is_meant(holder)).map(|holder| holder.mode) else {
-        return Decision::reply(Removal::Changed);
-    };
-    ledger.holders.retain(|holder| !is_meant(holder));
-    call_next(ledger, observed, mode);
-    Decision::reply(Removal::Removed)
-}
-
-/// Decides on a floor for the fencing tokens of a lock that nobody holds: each later one is larger.
-pub fn raise_fencing(ledger: &mut Ledger, observed: &dyn Observed, floor: FencingToken) -> Decision<Raised> {
-    if let Some(why) = observed.lacks_ledger() {
-        return Decision::reply(Raised::Unsupported(why));
-    }
-    if ledger.holders.iter().any(|holder| holder.counts(observed)) || observed.foreign().is_some() {
-        return Decision::reply(Raised::Held);
-    }
-    if let Some(last) = FencingToken::new(ledger.fencing_token).filter(|last| *last > floor) {
-        return Decision::reply(Raised::Above(last));
-    }
-    ledger.fencing_token = floor.number();
-    Decision::reply(Raised::Done)
-}
-
-/// Decides on a freeze. The waiters that are called cannot claim the lock, and keep their positions.
-pub fn freeze(ledger: &mut Ledger, observed: &dyn Observed, request: &FreezeRequest) -> Decision<Frozen> {
-    if let Some(why) = observed.lacks_ledger() {
-        return Decision::reply(Frozen::Unsupported(why));
-    }
-    let now = observed.now();
-    if let Some((freeze, _)) = ledger.live_freeze(now) {
-        let freeze = freeze.clone();
-        // The reply to an earlier attempt was lost.
-        let is_ours = freeze.id == request.id;
-        return Decision::reply(if is_ours { Frozen::Kept(freeze) } else { Frozen::Already(freeze) });
-    }
-    let mut freeze = request.at(now.wall / 1000);
-    // By a coarse clock, it ends when that has certainly been reached.
-    let lag = observed.end_of(Duration::ZERO).saturating_sub(now.clock).as_millis();
-    freeze.until = freeze.until.map(|until| until.saturating_add(lag.try_into().unwrap_or(u64::MAX)));
-    ledger.set_freeze(Some(freeze.clone()));
-    ledger.waiters.iter_mut().for_each(|waiter| waiter.called = None);
-    Decision::reply(Frozen::Done(freeze))
-}
-
-/// Decides on the end of the freeze with this id: the waiters whose turn it is are called.
-pub fn thaw(ledger: &mut Ledger, observed: &dyn Observed, id: &str) -> Decision<bool> {
-    let is_there = ledger.live_freeze(observed.now()).is_some_and(|(freeze, _)| freeze.id == id);
-    if is_there {
-        ledger.set_freeze(None);
-        // Where entries live as long as their owner, see `revoke`.
-        if observed.lifetime() == Lifetime::OfLease {
-            call_next(ledger, observed, Mode::Exclusive);
-        }
-    }
-    Decision::reply(is_there)
-}
-
 fn done<T>(value: T, effect: Effect) -> Decision<T> {
     Decision::Done { value, effect, watch: Vec::new() }
 }
@@ -410,15 +308,6 @@ fn restore(ledger: &mut Ledger, observed: &dyn Observed, claim: &Claim) {
         ledger.incomplete = true;
         ledger.fencing_token = ledger.fencing_token.max(proven.fencing_token);
     }
-}
-
-/// Calls the waiters whose turn has come because a hold of this mode has ended.
-fn call_next(ledger: &mut Ledger, observed: &dyn Observed, mode: Mode) {
-    if ledger.live_freeze(observed.now()).is_some() {
-        return;
-    }
-    let room = Room::left_by(ledger.holders.iter().filter(|holder| holder.counts(observed)));
-    turn(&mut ledger.waiters, &room, None, mode, observed);
 }
 
 /// Returns the hold that the claim's process runs in.

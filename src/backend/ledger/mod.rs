@@ -1,7 +1,7 @@
 //! The meaning of a lock, for every store that keeps a *ledger* of each lock: its holders, its waiters and its fencing
 //! counter.
 //!
-//! The decisions ([`decide`]) are pure functions of the ledger, of what only the store can [observe](Observed) and of
+//! The decisions ([`decide`], and [`administer`] for operators) are pure functions of the ledger, of what only the store can [observe](Observed) and of
 //! the request. A [`Contender`] makes a [`Backend`](super::Backend) of them and of a [`Store`], which only stores
 //! ledgers and observes: it decides nothing. Most stores keep a ledger in one of two shapes: as one [document], or as
 //! [entries] of its contenders.
@@ -10,6 +10,7 @@
 //! holds: a decision depends on its arguments alone, without a socket or a clock, so that every interleaving of small cases
 //! can be explored.
 
+pub mod administer;
 mod contender;
 pub mod decide;
 pub mod document;

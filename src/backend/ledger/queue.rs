@@ -126,3 +126,12 @@ pub(super) fn join_queue(ledger: &mut Ledger, claim: &Claim, observed: &dyn Obse
 pub(super) fn leave_queue(ledger: &mut Ledger, claim: &Claim) {
     ledger.waiters.retain(|waiter| waiter.token != claim.token.reveal());
 }
+
+/// Calls the waiters whose turn has come because a hold of this mode has ended.
+pub(super) fn call_next(ledger: &mut Ledger, observed: &dyn Observed, mode: Mode) {
+    if ledger.live_freeze(observed.now()).is_some() {
+        return;
+    }
+    let room = Room::left_by(ledger.holders.iter().filter(|holder| holder.counts(observed)));
+    turn(&mut ledger.waiters, &room, None, mode, observed);
+}

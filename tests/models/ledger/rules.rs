@@ -5,7 +5,7 @@ use std::time::Duration;
 use dlock::backend::admin::{Removal, Revoked};
 use dlock::backend::ledger::{
     Decision, Effect, Gate, GateLifetime, HolderEntry, Ledger, Lifetime, Now, Observed, WaiterEntry, Watch,
-    decide,
+    administer, decide,
 };
 use dlock::backend::{Attempt, CLAIM_WITHIN, Ending, Intent, Loss, Refusal, Release, Renewal};
 use dlock::lock::{Claim, FencingToken, Holder, Identity, LockName, Mode, Revocation, Token};
@@ -410,14 +410,14 @@ fn the_release_of_a_lost_hold_ends_its_entry_and_wakes_the_next_waiter() {
     assert_eq!((kept.holders[0].ended_at, kept.waiters[0].called), (Some(0), None));
     assert_eq!(claimed(&mut kept, &observation, &claim_of(6, X)), "busy");
     let revocation = Revocation { by: "root@here".into(), reason: None };
-    let ended = decide::revoke(&mut kept, &observation, FencingToken::new(7).unwrap(), &revocation);
+    let ended = administer::revoke(&mut kept, &observation, FencingToken::new(7).unwrap(), &revocation);
     assert!(matches!(ended, Decision::Done { value: Revoked::Ended, .. }), "{ended:?}");
 }
 
 #[test]
 fn a_revocation_reaches_live_holders_and_ends_the_others() {
     let revocation = Revocation { by: "root@here".into(), reason: None };
-    let revoke = |ledger: &mut Ledger, observation: &Observation, ticket| match decide::revoke(
+    let revoke = |ledger: &mut Ledger, observation: &Observation, ticket| match administer::revoke(
         ledger,
         observation,
         FencingToken::new(ticket).unwrap(),
@@ -438,11 +438,14 @@ fn a_revocation_reaches_live_holders_and_ends_the_others() {
     assert_eq!((held.holders.len(), held.waiters[0].called), (0, None));
 
     let shown = Holder { fencing: FencingToken::new(7), ..Holder::default() };
-    let remove =
-        |ledger: &mut Ledger, observation: &Observation| match decide::remove(ledger, observation, &shown) {
-            Decision::Done { value, .. } => value,
-            decision => panic!("{decision:?}"),
-        };
+    let remove = |ledger: &mut Ledger, observation: &Observation| match administer::remove(
+        ledger,
+        observation,
+        &shown,
+    ) {
+        Decision::Done { value, .. } => value,
+        decision => panic!("{decision:?}"),
+    };
     let mut held = ledger(&[holder(7, X, None)], &[waiter(1, X)]);
     assert_eq!(remove(&mut held, &DESCRIPTORS), Removal::Impossible);
     assert_eq!(remove(&mut held, &LEASES), Removal::Removed);

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use dlock::backend::ledger::entries::{self, Write, Written};
-use dlock::backend::ledger::{Gate, Purpose, decide};
+use dlock::backend::ledger::{Gate, Purpose, administer};
 use dlock::lock::FreezeRequest;
 
 use super::{Clients, Freeze, State};
@@ -15,13 +15,13 @@ impl Clients {
         let request = FreezeRequest { id: ID.into(), by: String::new(), reason: None, lasts: None };
         if self.entries {
             self.request(state, &Purpose::Prepare, true, |ledger, observed| {
-                decide::freeze(ledger, observed, &request)
+                administer::freeze(ledger, observed, &request)
             });
             state.freeze = Freeze::Stored;
             return;
         }
         let mut ledger = state.ledger.clone();
-        decide::freeze(&mut ledger, &self.view(state, Gate::Untried), &request);
+        administer::freeze(&mut ledger, &self.view(state, Gate::Untried), &request);
         self.store(state, ledger, true);
         state.freeze = Freeze::InForce;
     }
@@ -50,12 +50,12 @@ impl Clients {
         state.freeze = Freeze::Absent;
         if self.entries {
             self.request(state, &Purpose::Operate, true, |ledger, observed| {
-                decide::thaw(ledger, observed, ID)
+                administer::thaw(ledger, observed, ID)
             });
             return;
         }
         let mut ledger = state.ledger.clone();
-        decide::thaw(&mut ledger, &self.view(state, Gate::Untried), ID);
+        administer::thaw(&mut ledger, &self.view(state, Gate::Untried), ID);
         self.store(state, ledger, true);
     }
 }

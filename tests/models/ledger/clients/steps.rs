@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use dlock::backend::ledger::document;
 use dlock::backend::ledger::entries::{Fencing, Written};
-use dlock::backend::ledger::{Decision, Effect, Gate, Ledger, Observed, Purpose, Watch, decide};
+use dlock::backend::ledger::{Decision, Effect, Gate, Ledger, Observed, Purpose, Watch, administer, decide};
 use dlock::backend::{Again, Attempt, CLAIM_WITHIN, Ending, Intent, Release, Renewal};
 use dlock::lock::{FencingToken, Revocation};
 
@@ -339,11 +339,11 @@ impl Clients {
         let revocation = Revocation { by: String::new(), reason: None };
         if self.entries {
             self.request(state, &Purpose::Operate, true, |ledger, observed| {
-                decide::revoke(ledger, observed, fencing, &revocation)
+                administer::revoke(ledger, observed, fencing, &revocation)
             });
             return;
         }
-        decide::revoke(&mut ledger, &self.view(state, Gate::Untried), fencing, &revocation);
+        administer::revoke(&mut ledger, &self.view(state, Gate::Untried), fencing, &revocation);
         self.store(state, ledger, true);
     }
 
