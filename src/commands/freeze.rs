@@ -50,6 +50,7 @@ async fn run(plan: &FreezePlan, reporter: &Reporter) -> Result<Exit, Failure> {
         requested: Vec::new(),
         unanswered: None,
         begin: Moment::now(),
+        is_announced: false,
         printed: Exit::SUCCESS,
     };
     let end = tokio::select! {
@@ -97,6 +98,8 @@ struct Freezing<'a> {
     /// The lock for which the last request has no reply.
     unanswered: Option<LockName>,
     begin: Moment,
+    /// It was printed that the locks are frozen.
+    is_announced: bool,
     /// Whether what was to be printed was printed.
     printed: Exit,
 }
@@ -142,6 +145,7 @@ impl Freezing<'_> {
             self.reporter.warning(&format!("a freeze does not keep out {others}"));
         }
         frozen.iter().for_each(|line| self.say(line));
+        self.is_announced = true;
         let until = match plan.wait {
             Wait::No => Some(self.begin),
             Wait::For(wait) => Some(self.begin + wait),
@@ -275,29 +279,33 @@ impl Freezing<'_> {
         // A request may have been given up halfway.
         let mut store = self.plan.target.store.open();
         let (mut left, limit) = (std::mem::take(&mut self.requested), self.plan.target.connect_timeout);
-        let request = &self.request;
+        let (request, mut thawed) = (&self.request, Vec::new());
         let thawing = async {
             while let Some(name) = left.last() {
-                persistent(limit, async || {
+                let is_thawed = persistent(limit, async || {
                     store.connect().await?;
-                    if !store.thaw(name, &request.id).await? && self.unanswered.as_ref() == Some(name) {
+                    let is_thawed = store.thaw(name, &request.id).await?;
+                    if !is_thawed && self.unanswered.as_ref() == Some(name) {
                         // The request may still arrive: what it would change must not be as it was then.
                         store.freeze(name, request).await?;
                         store.thaw(name, &request.id).await?;
                     }
-                    Ok(())
+                    Ok(is_thawed)
                 })
                 .await?;
-                left.pop();
+                thawed.extend(left.pop().filter(|_| is_thawed));
             }
             Ok(())
         };
-        let thawed = tokio::select! {
+        let ended = tokio::select! {
             biased;
             _ = ended_by(signals) => Err(StoreError::unanswered("interrupted")),
-            thawed = within(limit, thawing) => thawed,
+            ended = within(limit, thawing) => ended,
         };
-        if let Err(error) = thawed {
+        if self.is_announced {
+            thawed.iter().rev().for_each(|name| self.say(&format!("{name} is thawed")));
+        }
+        if let Err(error) = ended {
             let names: Vec<&str> = left.iter().map(LockName::as_str).collect();
             let help = format!("; this may still be frozen: dlock thaw {}", names.join(" "));
             self.reporter.failure(&self.failure(&left, &error, &help));

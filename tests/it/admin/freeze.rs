@@ -115,8 +115,12 @@ fn a_signal_removes_the_freeze() {
         freezing.await_stdout("; waiting for its end\n");
         assert!(is_frozen(&place, "x") && is_frozen(&place, "y"));
         freezing.signal(signal);
-        assert_eq!(freezing.wait().exit, Exit::by(signal));
+        let frozen = freezing.wait();
+        assert_eq!(frozen.exit, Exit::by(signal));
         assert!(!is_frozen(&place, "x") && !is_frozen(&place, "y"), "{signal}");
+        for name in ["x", "y"] {
+            assert!(frozen.stdout.contains(&format!("\n{name} is thawed\n")), "{}", frozen.stdout);
+        }
         holder.assert_running();
         place.write("end", "");
         assert_eq!(holder.wait().exit, Exit::Code(0));
