@@ -7,8 +7,8 @@
 #   packaging/order.sh --check BINARY      only counts the names in the list that the binary does not have, and prints them
 #
 #   BINARY   a release with its symbols: CARGO_PROFILE_DIST_STRIP=none packaging/build.sh --binary DIRECTORY
-#   URL      a store to run under, such as file:///tmp/locks or redis://127.0.0.1: file first, then the others from the
-#            most to the least used, for a function stands where the first of them has it
+#   URL      a store to run under, such as file:///tmp/locks or redis://127.0.0.1: file first, then the others by how much
+#            they are used: a function is listed with the first store that calls it
 #
 # The linker ignores a name that no longer exists, and puts a new function among the others: the list needs to be written
 # again when many names are missing, or when the benchmark shows it. Needs valgrind, and nm for the count.
@@ -57,9 +57,9 @@ for url in "$@"; do
 done
 # Prints the functions that were called, each once, those of the first store first.
 functions() {
-    local store
-    for ((store = 1; store <= $#; store++)); do
-        sed -n "s/^c\\{0,1\\}fn=([0-9]*) \\(_[RZ]N*[^' ]*\\).*/\\1/p" "$records/$store"/* | without_hashes
+    local directory
+    for ((directory = 1; directory <= store; directory++)); do
+        sed -n "s/^c\\{0,1\\}fn=([0-9]*) \\(_[RZ]N*[^' ]*\\).*/\\1/p" "$records/$directory"/* | without_hashes
     done | awk '!seen[$0]++'
 }
 # Prints the members of the C library with the functions that were called. Of a string function, processors choose other
@@ -77,7 +77,7 @@ members_of_libc() {
     printf '/* Written by packaging/order.sh. */\nSECTIONS\n{\n  .text.run :\n  {\n'
     members_of_libc | sed 's/.*/    *libc.a:&(.text .text.*)/'
     # The section of a function that is rarely called is .text.unlikely.NAME.
-    functions "$@" | sed 's/.*/    *(.text*.&)/'
+    functions | sed 's/.*/    *(.text*.&)/'
     printf '  }\n}\nINSERT BEFORE .text;\n'
 } >packaging/order.ld
 # cargo does not notice that the linker script has changed.

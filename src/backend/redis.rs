@@ -4,7 +4,7 @@
 //!
 //! What those clients do not know (the holder, the fencing counter) is stored in side keys under a reserved prefix.
 //!
-//! Named only by the registry. What always holds: a lock is changed by one script, which compares the token first.
+//! Named only by the registry. What always holds: each change of a lock is one run of a script, which compares the token first.
 
 mod backend;
 mod claim;

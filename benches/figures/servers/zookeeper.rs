@@ -25,6 +25,7 @@ impl ZooKeeper {
         let configuration = data.join("zoo.cfg");
         std::fs::write(
             &configuration,
+            // Sessions as long as the default lease, about which dlock has nothing to warn of then.
             format!(
                 "tickTime=500\nmaxSessionTimeout=60000\nclientPortAddress=127.0.0.1\nclientPort={port}\ndataDir={}\nadmin.enableServer=false\n\
                  4lw.commands.whitelist=ruok\n",

@@ -31,7 +31,7 @@ const DISCOVERY_DELAY: Duration = Duration::from_millis(250);
 const DISCOVERY_LIMIT: Duration = Duration::from_millis(250);
 
 impl RedisStore {
-    /// Runs the script on the node that has the lock. If that is not the current node, it becomes the current one.
+    /// Runs a script on the node that has the lock. If that is not the current node, it becomes the current one.
     pub(super) async fn request_in_cluster(
         &mut self,
         request: &ScriptRequest<'_>,

@@ -60,6 +60,8 @@ pub(super) struct Connection {
     follows_redirects: bool,
     /// The server has not denied EVALSHA to this user: scripts can be requested by digest.
     pub(super) accepts_evalsha: bool,
+    /// The digests of the scripts that were sent by their texts because the server did not have one of them.
+    pub(super) sent_as_text: Vec<&'static str>,
     /// Whether each request is preceded by `ASKING`, which makes a node serve a slot that is being migrated to it.
     pub(super) asking: Asking,
     /// The maximum size of a reply in bytes.
@@ -146,6 +148,7 @@ impl Connection {
             lacks_key: false,
             follows_redirects: false,
             accepts_evalsha: true,
+            sent_as_text: Vec::new(),
             asking: Asking::No,
             max_reply_size: MAX_REPLY_SIZE,
             lock: String::new(),

@@ -369,7 +369,7 @@ impl LockAdmin for RedisStore {
 }
 
 impl RedisStore {
-    /// Has the script freeze or thaw a lock, on a server that is still the one to use afterwards.
+    /// Has a script freeze or thaw a lock, on a server that is still the one to use afterwards.
     async fn change(&mut self, name: &LockName, operation: Operation<'_>) -> Result<Outcome, StoreError> {
         let keys = self.keys(name);
         let request = ScriptRequest::new(operation, &keys, "");
@@ -381,7 +381,7 @@ impl RedisStore {
         }
     }
 
-    /// Has the script revoke or remove a hold of another client. Returns how many holders were notified, and how many
+    /// Has a script revoke or remove a hold of another client. Returns how many holders were notified, and how many
     /// holds were removed.
     async fn end_hold(
         &mut self,

@@ -98,6 +98,8 @@ pub(super) fn user(location: &Location) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use crate::backend::redis::script::source;
 
     /// A right that is not tried would be discovered while a command runs.
@@ -117,7 +119,7 @@ mod tests {
         ];
         let scripts = [source::CLAIM, source::HOLD, source::ADMINISTER].concat();
         let words: Vec<&str> = scripts.split(['(', ' ']).collect();
-        let mut tried = 0;
+        let mut tried = BTreeSet::new();
         for pair in words.windows(2) {
             let ["call" | "try", quoted] = pair else { continue };
             let Some(command) = quoted.strip_prefix('\'').and_then(|rest| rest.split('\'').next()) else {
@@ -125,8 +127,8 @@ mod tests {
             };
             let is_tried = scripts.contains(&format!("{{'{command}'"));
             assert!(is_tried || optional.contains(&command), "{command}");
-            tried += usize::from(is_tried);
+            tried.extend(is_tried.then_some(command));
         }
-        assert!(tried > 50, "{tried}");
+        assert!(tried.len() > 15, "{tried:?}");
     }
 }

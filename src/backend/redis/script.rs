@@ -36,7 +36,8 @@
 //! Every granted or renewed lock is read last: with client tracking on, that read makes the server notify the client
 //! when another client changes the key. Operations that do not need this run on connections without tracking.
 //!
-//! What a lock means is decided by these scripts here and by [`decide`](crate::backend::ledger::decide) for other stores. Their
+//! What a lock means is decided by these scripts here, and by [`decide`](crate::backend::ledger::decide) and
+//! [`administer`](crate::backend::ledger::administer) for other stores. Their
 //! functions have the same names where they do the same, and `tests/models/lockstep` drives both through the same requests:
 //! every difference stands in its table.
 //!
@@ -72,9 +73,9 @@ macro_rules! script {
     }};
 }
 
-static CLAIM: Script = script!(source::CLAIM, "db4da24f1e7577c478232c3bb1661272ddcdf67f");
-static HOLD: Script = script!(source::HOLD, "6e4d42812215f22897db39085ea2c75dd4fcd6b3");
-static ADMINISTER: Script = script!(source::ADMINISTER, "7d76582bcc6e632d5866a9268b31a07609b41e2c");
+static CLAIM: Script = script!(source::CLAIM, "8b363e60fe0a0745100d9220c815bff679bd7b93");
+static HOLD: Script = script!(source::HOLD, "aed44151dfee64d868dc9f03368a908fb371c6bd");
+static ADMINISTER: Script = script!(source::ADMINISTER, "abbf6c0251a8167d071e0c92841923e77c864626");
 pub(super) static LOOK: Script = script!(source::LOOK, "53e15c4c523ef8addb0514c4dac7e3bf630ef24b");
 
 /// The first `N` bytes of a source without comments and indentation, and its whole length without them.
@@ -185,15 +186,13 @@ pub(super) enum Operation<'a> {
 impl Operation<'_> {
     fn script(&self) -> &'static Script {
         match self {
-            Operation::Acquire(_) | Operation::TryRights { .. } => &CLAIM,
-            Operation::Renew { .. } | Operation::Release { .. } => &HOLD,
+            Operation::Acquire(_) | Operation::TryRights { .. } | Operation::Fence { .. } => &CLAIM,
+            Operation::Renew { .. } | Operation::Release { .. } | Operation::Record { .. } => &HOLD,
             Operation::Revoke { .. }
             | Operation::Delete { .. }
-            | Operation::Record { .. }
             | Operation::Raise { .. }
             | Operation::Freeze { .. }
-            | Operation::Thaw { .. }
-            | Operation::Fence { .. } => &ADMINISTER,
+            | Operation::Thaw { .. } => &ADMINISTER,
         }
     }
 }
@@ -274,7 +273,7 @@ pub(super) enum By {
     Digest,
 }
 
-/// One run of the script for a client, as it is sent.
+/// One run of a script for a client, as it is sent.
 #[derive(Serialize)]
 pub(super) struct ScriptRequest<'a> {
     pub(super) token: &'a str,
@@ -287,6 +286,11 @@ pub(super) struct ScriptRequest<'a> {
 impl<'a> ScriptRequest<'a> {
     pub(super) fn new(operation: Operation<'a>, keys: &'a Keys, token: &'a str) -> ScriptRequest<'a> {
         ScriptRequest { token, operation, keys }
+    }
+
+    /// Returns the digest of the script.
+    pub(super) fn digest(&self) -> &'static str {
+        self.operation.script().digest
     }
 
     /// Returns the command to send. `Asking::Yes` is for a node that the lock's slot is being migrated to.
@@ -314,8 +318,47 @@ mod tests {
 
     #[test]
     fn digests_match_the_texts() {
-        for script in [&CLAIM, &HOLD, &ADMINISTER, &LOOK] {
-            assert_eq!(script.digest, sha1_smol::Sha1::from(script.text).digest().to_string());
+        let scripts = [&CLAIM, &HOLD, &ADMINISTER, &LOOK];
+        let digests = scripts.map(|script| sha1_smol::Sha1::from(script.text).digest().to_string());
+        assert_eq!(scripts.map(|script| script.digest), digests);
+    }
+
+    /// Each operation is one that its script has.
+    #[test]
+    fn operations_are_sent_with_their_scripts() {
+        let [text, digest] = ["", "x"].map(str::to_owned);
+        let operations = [
+            Operation::Renew { lease: 0 },
+            Operation::Release {
+                rest: 0,
+                record: None,
+                history: text.clone(),
+                is_repeated: false,
+                success: None,
+            },
+            Operation::Record { record: text.clone(), history: text.clone() },
+            Operation::Fence {
+                fencing: text.clone(),
+                counter_life: 0,
+                is_established: false,
+                node: text.clone(),
+            },
+            Operation::Revoke { fencing: text.clone(), revocation: None },
+            Operation::Delete { digest: &digest },
+            Operation::Raise { floor: text.clone(), counter_life: 0 },
+            Operation::Freeze { id: "x", freeze: text, lasts: None },
+            Operation::Thaw { id: "x" },
+        ];
+        for operation in operations {
+            let request = json(&operation);
+            let (_, name) = request.split_once("\"operation\":\"").expect("a name");
+            let name = name.split('"').next().expect("a name");
+            let (_, table) = operation.script().text.split_once("local operations = {").expect("a table");
+            let (table, _) = table.split_once('}').expect("its end");
+            assert!(
+                table.split([',', '\n']).any(|entry| entry.trim().starts_with(&format!("{name} = "))),
+                "{name}"
+            );
         }
     }
 

@@ -67,7 +67,7 @@ impl RedisStore {
         }
     }
 
-    /// Runs the script with one request; in a cluster on the node that has the lock.
+    /// Runs a script with one request; in a cluster on the node that has the lock.
     pub(super) async fn request(
         &mut self,
         request: &ScriptRequest<'_>,
@@ -171,8 +171,10 @@ impl RedisStore {
 }
 
 impl Connection {
-    /// Runs the script by its digest, and in a second round trip by its text if the server does not have it cached or
+    /// Runs a script by its digest, and in a second round trip by its text if the server does not have it cached or
     /// this user may not use digests (no right to EVALSHA). A request that is rejected in this way has changed nothing.
+    /// A server without one script hardly has the others: these are sent by their texts at once, so that a release whose
+    /// reply nobody waits for is still carried out.
     ///
     /// The text is larger than the initial window of TCP, so it costs an additional round trip on a new connection, and
     /// it is larger than what a server accepts from a client that has not authenticated yet. So it is never sent with
@@ -183,7 +185,9 @@ impl Connection {
         options: RequestOptions<'_>,
     ) -> Result<CommandReply, StoreError> {
         let (lock, asking) = (&request.keys.lock, self.asking);
-        if self.accepts_evalsha {
+        let digest = request.digest();
+        let is_text = !self.sent_as_text.is_empty() && !self.sent_as_text.contains(&digest);
+        if self.accepts_evalsha && !is_text {
             let reply_limit = self.reply_limit.clone();
             match self.request(lock, &request.command(By::Digest, asking), options).await? {
                 CommandReply::NoScript => {}
@@ -191,6 +195,9 @@ impl Connection {
             }
             // Without it a time-out would leave a claim behind with no release sent after it.
             self.reply_limit = reply_limit;
+        }
+        if self.accepts_evalsha && !self.sent_as_text.contains(&digest) {
+            self.sent_as_text.push(digest);
         }
         self.request(lock, &request.command(By::Text, asking), options).await
     }

@@ -68,6 +68,8 @@ fn fifty_runs_share_five_locks() {
 fn ten_locks_cost_two_requests_each_and_are_not_polled() {
     let redis = Redis::start();
     let store = Store::on(&redis);
+    // From here on the server has the scripts.
+    assert_eq!(store.run().command(["true"]).output().exit, Exit::Code(0));
     let names: Vec<String> = (0..10).map(|number| format!("lock-{number}")).collect();
     let mut holders: BTreeMap<&str, Running> =
         names.iter().map(|name| (name.as_str(), holder(&store, name))).collect();
@@ -104,6 +106,8 @@ fn ten_locks_cost_two_requests_each_and_are_not_polled() {
 fn a_free_lock_costs_one_request_for_each_one_before_it() {
     let redis = Redis::start();
     let store = Store::on(&redis);
+    // From here on the server has the scripts.
+    assert_eq!(store.run().command(["true"]).output().exit, Exit::Code(0));
     let holders = ["a", "b"].map(|name| holder(&store, name));
     let monitor = Monitor::of(&redis);
     let output = any(&store, "d,c,b,a").args(["--wait", "forever"]).sh("echo $DLOCK_NAME").output();

@@ -61,8 +61,8 @@ impl Scripted<'_> {
     fn run_recording(&mut self, operation: &str, token: &str, history: String, fields: Json) -> Json {
         let request = request(operation, token, history, fields);
         let script = match operation {
-            "acquire" => Script::Claim,
-            "renew" | "release" => Script::Hold,
+            "acquire" | "fence" => Script::Claim,
+            "renew" | "release" | "record" => Script::Hold,
             _ => Script::Administer,
         };
         self.interpreter.run(self.server, script, LOCK, &request)

@@ -30,7 +30,7 @@ pub(super) const NO_ASKING: &str = "while a slot moves to another node, its lock
                                     stopped, or do not run";
 pub(super) const NO_NODES: &str = "only the nodes in the URL, and those that they redirect to, are known: when all of \
                                    these are down, a held lock is not renewed";
-const NO_DIGESTS: &str = "the whole script, about 30 KB, is sent with every request";
+const NO_DIGESTS: &str = "the text of a script, up to 30 KB, is sent with every request";
 const NO_LIST: &str =
     "dlock status lists no locks unless they are named, and entries of dead locks stay in the index";
 const NO_HISTORY: &str = "no history of a lock is kept or shown (dlock status --history)";

@@ -78,7 +78,7 @@ impl NodeClient {
         let no_connection =
             || StoreError::unreachable(format!("no connection within {} ms", limit.as_millis()));
         timeout(limit, self.store.connect()).await.unwrap_or_else(|_| Err(no_connection()))?;
-        // A claim is sent twice if the node does not have the script cached any more. The connection limits the wait
+        // A claim is sent twice if the node does not have the script cached. The connection limits the wait
         // for each of the two replies, and releases the claim if one does not arrive in time.
         let limit = if purpose == Purpose::Claim { limit * 2 } else { limit };
         let no_reply = || StoreError::unanswered(format!("no answer within {} ms", limit.as_millis()));
@@ -117,7 +117,7 @@ impl NodeClient {
         as_node: AsNode,
     ) -> Result<NodeReply, StoreError> {
         let keys = self.store.keys(&claim.name);
-        // By its text: the node may not have the script of releases yet, and its reply is not read.
+        // By its text: nobody would read that the node does not have this script cached.
         let on_timeout =
             release(&keys, claim, Duration::ZERO, Ending::default()).command(By::Text, Asking::No);
         if let Some(connection) = &mut self.store.connection {

@@ -1,4 +1,4 @@
--- What operators, and the nodes of a Redlock, do with a lock that others hold.
+-- What operators do: end the holds of others, freeze and thaw a lock, and raise its fencing counter.
 
 -- Asks all members of a hold to give it up: they learn it from their next renewal, or at once because the lock's key
 -- changes. Removes members whose run has ended, and all members if the request has no revocation.
@@ -38,12 +38,6 @@ local function delete_foreign()
   return {outcome = 'ended', notified = 0, removed = 1}
 end
 
--- Stores the record of a run that did not begin.
-local function record_run()
-  record_outcome(request.record)
-  return {outcome = 'done'}
-end
-
 -- Raises the fencing counter of a free lock.
 local function raise_fencing()
   count_members()
@@ -56,20 +50,6 @@ local function raise_fencing()
   end
   set_counter(floor, request.counter_life)
   return {outcome = 'raised'}
-end
-
--- Redlock: gives the hold the fencing token of the other nodes, or a larger one. If a majority has given the token
--- already it is only stored.
-local function fence()
-  local to, mine = tonumber(request.fencing), holds(token) and fencing_of(token)
-  if mine and tonumber(mine) ~= to then
-    -- The node may have been restarted since it granted the lock, and have an older counter.
-    read_since_marker(request.node)
-    mine = next_fencing(to, request.counter_life, request.is_established)
-    local text = string.gsub(call('GET', members .. token), '"fencing":%d+', '"fencing":' .. mine, 1)
-    call('SET', members .. token, text, 'PX', remaining_of(token))
-  end
-  return {outcome = mine and 'fenced' or 'gone', fencing = mine or nil}
 end
 
 -- The waiters that are called cannot claim the lock while it is frozen, and keep their positions.
@@ -142,6 +122,5 @@ local function thaw_lock()
 end
 
 local operations = {
-  revoke = revoke, delete = delete_foreign, record = record_run, fence = fence, raise = raise_fencing, freeze = freeze_lock,
-  thaw = thaw_lock
+  revoke = revoke, delete = delete_foreign, raise = raise_fencing, freeze = freeze_lock, thaw = thaw_lock
 }

@@ -230,6 +230,20 @@ local function claim()
   return claim_in_order()
 end
 
+-- Redlock: gives the hold the fencing token of the other nodes, or a larger one. If a majority has given the token
+-- already it is only stored.
+local function fence()
+  local to, mine = tonumber(request.fencing), holds(token) and fencing_of(token)
+  if mine and tonumber(mine) ~= to then
+    -- The node may have been restarted since it granted the lock, and have an older counter.
+    read_since_marker(request.node)
+    mine = next_fencing(to, request.counter_life, request.is_established)
+    local text = string.gsub(call('GET', members .. token), '"fencing":%d+', '"fencing":' .. mine, 1)
+    call('SET', members .. token, text, 'PX', remaining_of(token))
+  end
+  return {outcome = mine and 'fenced' or 'gone', fencing = mine or nil}
+end
+
 -- A claim on a server or, with `node`, on a node of a Redlock, whose reply shows how long the node has kept all data.
 local function claim_at()
   if not request.node then
@@ -244,4 +258,4 @@ local function claim_at()
   return reply
 end
 
-local operations = {acquire = claim_at}
+local operations = {acquire = claim_at, fence = fence}

@@ -1,4 +1,4 @@
--- What a client does with a hold: renews and releases it.
+-- What a client does after its claim: renews its hold, releases it or leaves the queue, and records why it did not begin.
 
 -- Never creates the lock anew, and uses no command that is refused when the server is out of memory. An expiry that was
 -- removed or shortened is restored.
@@ -64,4 +64,10 @@ local function release()
   return {outcome = outcome, unrecorded = unrecorded}
 end
 
-local operations = {renew = renew, release = release}
+-- Stores the record of a run that did not begin.
+local function record_run()
+  record_outcome(request.record)
+  return {outcome = 'done'}
+end
+
+local operations = {renew = renew, release = release, record = record_run}

@@ -1,5 +1,5 @@
--- Every operation of dlock on a lock in Redis, each as one atomic step. script.rs describes what is stored where, and
--- why.
+-- The beginning of each script that runs an operation on a lock, as one atomic step: the request, the rights, the state
+-- of the lock. script.rs describes what is stored where, and why.
 --
 -- KEYS: the lock. No other key is declared: while a slot of a Redis Cluster migrates, a request that declares several
 -- keys of which some are missing is refused (cluster-spec, "TRYAGAIN").

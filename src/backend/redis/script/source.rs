@@ -4,17 +4,17 @@ macro_rules! source {
     ($($file:literal)+) => { concat!($(include_str!($file)),+) };
 }
 
-/// Claims a lock, and tries the rights of the user.
+/// Claims a lock, and tries the rights of the user; gives a claim at a node of a Redlock its fencing token.
 pub const CLAIM: &str = source!(
     "lock.lua" "members.lua" "queue.lua" "tokens.lua" "freeze.lua" "grant.lua" "claim.lua" "reply.lua"
 );
 
-/// Renews and releases a hold.
+/// Renews and releases a hold, leaves the queue, and records runs that did not begin.
 pub const HOLD: &str = source!("lock.lua" "members.lua" "queue.lua" "history.lua" "hold.lua" "reply.lua");
 
-/// What operators, and the nodes of a Redlock, do with a lock that others hold.
+/// What operators do with a lock.
 pub const ADMINISTER: &str = source!(
-    "lock.lua" "members.lua" "queue.lua" "tokens.lua" "freeze.lua" "history.lua" "administer.lua" "reply.lua"
+    "lock.lua" "members.lua" "queue.lua" "tokens.lua" "freeze.lua" "administer.lua" "reply.lua"
 );
 
 /// Inspects locks.

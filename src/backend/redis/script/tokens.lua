@@ -1,4 +1,4 @@
--- The fencing counter.
+-- The fencing counter and, for a node of a Redlock, since when the node has kept all data.
 
 -- Redlock: since when, in ms, this node has kept everything that was written to it, and its id. A server that was
 -- restarted may have kept less, or older data. Without permission to query the run id, only the loss of all data is

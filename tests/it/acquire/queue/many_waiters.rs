@@ -34,6 +34,8 @@ mod redis {
     fn serve(count: usize) -> Cost {
         let redis = Redis::start();
         let queue = Queue::of(Store::on(&redis));
+        // From here on the server has the scripts.
+        assert_ran([&mut queue.store.run().command(["true"]).spawn()]);
         let mut holder = queue.holder("holder");
         let monitor = Monitor::of(&redis);
         let crowd = Crowd::in_line(&queue, count);

@@ -29,11 +29,11 @@ fn names(flights: &[Flight]) -> Vec<Vec<String>> {
 }
 
 #[test]
-fn a_server_is_sent_the_text_of_the_script_once() {
+fn a_server_is_sent_the_text_of_each_script_once() {
     let redis = Redis::start();
     let fixture = Fixture::on(&redis).ttl(60);
     for flights in [
-        &[&["HELLO", "CLIENT", "EVALSHA"][..], &["EVAL"], &["EVALSHA"]][..],
+        &[&["HELLO", "CLIENT", "EVALSHA"][..], &["EVAL"], &["EVAL"]][..],
         &[&["HELLO", "CLIENT", "EVALSHA"], &["EVALSHA"]],
     ] {
         fixture.proxy.forget_flights();

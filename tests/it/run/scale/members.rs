@@ -22,7 +22,8 @@ const LONG: u64 = 3_600_000;
 /// Members of the lock `x`, each of which sends the requests of a `dlock run` with the same options.
 struct Crowd {
     client: Connection,
-    digest: String,
+    /// The digests of the scripts for claims, and for holds.
+    digests: [String; 2],
     lock: String,
     /// A claim, as a dlock has sent it.
     claim: serde_json::Value,
@@ -37,13 +38,15 @@ impl Crowd {
         let run = Place::new().run().backend(format!("redis://127.0.0.1:{}/0", proxy.port())).args(options);
         assert_eq!(run.command(["true"]).output().exit, Exit::Code(0));
         let sent: Vec<Vec<String>> = proxy.flights().into_iter().flat_map(|flight| flight.commands).collect();
-        let words = sent.iter().find(|words| words[0] == "EVAL").expect("the text of the script");
-        let digest = client.command(&["SCRIPT", "LOAD", &words[1]]).text();
+        let texts: Vec<&Vec<String>> = sent.iter().filter(|words| words[0] == "EVAL").collect();
+        let [words, release] = texts[..] else { panic!("the texts of two scripts: {sent:?}") };
+        assert!(release[4].contains("\"operation\":\"release\""), "{}", release[4]);
+        let digests = [words, release].map(|words| client.command(&["SCRIPT", "LOAD", &words[1]]).text());
         let mut claim: serde_json::Value = serde_json::from_str(&words[4]).expect("a request");
         assert_eq!(claim["operation"], "acquire");
         // Everything about the server is known by now.
         claim["eviction"] = json!(false);
-        Self { client, digest, lock: words[3].clone(), claim }
+        Self { client, digests, lock: words[3].clone(), claim }
     }
 
     /// Sends a claim with these changes.
@@ -53,7 +56,8 @@ impl Crowd {
         for (field, value) in changes.as_object().expect("fields") {
             request[field] = value.clone();
         }
-        let words = ["EVALSHA", &self.digest, "1", &self.lock, &request.to_string()];
+        let digest = &self.digests[usize::from(request["operation"] != "acquire")];
+        let words = ["EVALSHA", digest, "1", &self.lock, &request.to_string()];
         match self.client.command(&words) {
             Value::Text(reply) => serde_json::from_str(&reply).expect("a reply"),
             other => panic!("{other:?} to {words:?}"),

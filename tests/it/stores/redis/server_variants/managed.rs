@@ -91,7 +91,7 @@ fn a_server_without_channels_works_with_a_warning() {
 fn a_server_without_evalsha_or_config_works_with_fewer_findings() {
     is_done_without(
         &["EVALSHA"],
-        &[("rights", "the server does not know EVALSHA", "the whole script, about 30 KB")],
+        &[("rights", "the server does not know EVALSHA", "the text of a script, up to 30 KB")],
     );
     is_done_without(&["CONFIG"], &[]);
 }
