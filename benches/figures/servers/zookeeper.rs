@@ -25,10 +25,10 @@ impl ZooKeeper {
         let configuration = data.join("zoo.cfg");
         std::fs::write(
             &configuration,
-            // Sessions as long as the default lease, about which dlock has nothing to warn of then.
+            // Sessions may be as long as the default lease; of a shorter one dlock would warn in each run.
             format!(
-                "tickTime=500\nmaxSessionTimeout=60000\nclientPortAddress=127.0.0.1\nclientPort={port}\ndataDir={}\nadmin.enableServer=false\n\
-                 4lw.commands.whitelist=ruok\n",
+                "tickTime=500\nmaxSessionTimeout=60000\nclientPortAddress=127.0.0.1\nclientPort={port}\ndataDir={}\n\
+                 admin.enableServer=false\n4lw.commands.whitelist=ruok\n",
                 data.display()
             ),
         )?;

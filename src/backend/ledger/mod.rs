@@ -1,12 +1,12 @@
 //! The meaning of a lock, for every store that keeps a *ledger* of each lock: its holders, its waiters and its fencing
 //! counter.
 //!
-//! The decisions ([`decide`], and [`administer`] for operators) are pure functions of the ledger, of what only the store can [observe](Observed) and of
-//! the request. A [`Contender`] makes a [`Backend`](super::Backend) of them and of a [`Store`], which only stores
-//! ledgers and observes: it decides nothing. Most stores keep a ledger in one of two shapes: as one [document], or as
-//! [entries] of its contenders.
+//! The decisions ([`decide`], and [`administer`] for operators) are pure functions of the ledger, of what only the store
+//! can [observe](Observed) and of the request. A [`Contender`] makes a [`Backend`](super::Backend) of them and of a
+//! [`Store`], which only stores ledgers and observes: it decides nothing. Most stores keep a ledger in one of two shapes:
+//! as one [document], or as [entries] of its contenders.
 //!
-//! Used by the stores, except Redis, whose script decides the same (`tests/models/lockstep` compares both). What always
+//! Used by the stores, except Redis, whose scripts decide the same (`tests/models/lockstep` compares both). What always
 //! holds: a decision depends on its arguments alone, without a socket or a clock, so that every interleaving of small cases
 //! can be explored.
 

@@ -1,5 +1,5 @@
-//! The rights that a lock needs. script/lock.lua tries them with the first request: if a right turned out to be missing only at a
-//! renewal, the command would be killed.
+//! The rights that a lock needs. script/lock.lua tries them with the first request: if a right turned out to be missing
+//! only at a renewal, the command would be killed.
 
 use std::collections::BTreeSet;
 

@@ -36,14 +36,13 @@
 //! Every granted or renewed lock is read last: with client tracking on, that read makes the server notify the client
 //! when another client changes the key. Operations that do not need this run on connections without tracking.
 //!
-//! What a lock means is decided by these scripts here, and by [`decide`](crate::backend::ledger::decide) and
-//! [`administer`](crate::backend::ledger::administer) for other stores. Their
-//! functions have the same names where they do the same, and `tests/models/lockstep` drives both through the same requests:
-//! every difference stands in its table.
+//! What a lock means is decided by these scripts, and by [`decide`](crate::backend::ledger::decide) and
+//! [`administer`](crate::backend::ledger::administer) for other stores. Their functions have the same names where they do
+//! the same, and `tests/models/lockstep` drives both through the same requests: every difference stands in its table.
 //!
 //! A server runs a script from its beginning and makes each of its functions anew, which costs it more than a grant. So
 //! there is a script for each group of operations, of the files in `script/` that these need, and one that inspects many
-//! locks. It is requested by its digest; a server that does not have it cached is sent the text.
+//! locks. A script is requested by its digest; a server that does not have it cached is sent the text.
 
 pub(super) mod source;
 

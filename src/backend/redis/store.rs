@@ -173,8 +173,8 @@ impl RedisStore {
 impl Connection {
     /// Runs a script by its digest, and in a second round trip by its text if the server does not have it cached or
     /// this user may not use digests (no right to EVALSHA). A request that is rejected in this way has changed nothing.
-    /// A server without one script hardly has the others: these are sent by their texts at once, so that a release whose
-    /// reply nobody waits for is still carried out.
+    /// A server that lacks one script probably lacks the others: these are sent by their texts at once. Otherwise a release
+    /// whose reply is not awaited would be lost.
     ///
     /// The text is larger than the initial window of TCP, so it costs an additional round trip on a new connection, and
     /// it is larger than what a server accepts from a client that has not authenticated yet. So it is never sent with
@@ -186,8 +186,8 @@ impl Connection {
     ) -> Result<CommandReply, StoreError> {
         let (lock, asking) = (&request.keys.lock, self.asking);
         let digest = request.digest();
-        let is_text = !self.sent_as_text.is_empty() && !self.sent_as_text.contains(&digest);
-        if self.accepts_evalsha && !is_text {
+        let was_sent = self.sent_as_text.contains(&digest);
+        if self.accepts_evalsha && (was_sent || self.sent_as_text.is_empty()) {
             let reply_limit = self.reply_limit.clone();
             match self.request(lock, &request.command(By::Digest, asking), options).await? {
                 CommandReply::NoScript => {}
@@ -196,7 +196,7 @@ impl Connection {
             // Without it a time-out would leave a claim behind with no release sent after it.
             self.reply_limit = reply_limit;
         }
-        if self.accepts_evalsha && !self.sent_as_text.contains(&digest) {
+        if !was_sent {
             self.sent_as_text.push(digest);
         }
         self.request(lock, &request.command(By::Text, asking), options).await

@@ -1,4 +1,4 @@
-//! The scripts in which Redis decides mean what the ledger means: both are driven through the same cases, and after every
+//! The scripts in which Redis decides mean what the ledger means: both are driven through the same cases, and after each
 //! step everything that users see of the lock is compared.
 
 mod answers;

@@ -117,7 +117,7 @@ impl NodeClient {
         as_node: AsNode,
     ) -> Result<NodeReply, StoreError> {
         let keys = self.store.keys(&claim.name);
-        // By its text: nobody would read that the node does not have this script cached.
+        // By its text: its reply, which may be NOSCRIPT, is not read.
         let on_timeout =
             release(&keys, claim, Duration::ZERO, Ending::default()).command(By::Text, Asking::No);
         if let Some(connection) = &mut self.store.connection {
