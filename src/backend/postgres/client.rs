@@ -236,30 +236,35 @@ impl Client {
         found.get(place)?.as_ref().filter(|_| self.connection() == Some(*connection))
     }
 
-    /// Finds out what is there in place of the tables.
+    /// Finds out whether the tables may be used: briefly, as long as nothing is unusual.
     ///
     /// # Errors
     /// It failed, or one of them may not be used ([`StoreError::Config`]).
     pub(super) async fn look(&mut self) -> Result<(), StoreError> {
         self.found = None;
-        let Some((connection, process)) = self.connection.as_ref().map(|one| (one.id, one.process)) else {
-            return Err(StoreError::unreachable("not connected"));
-        };
         let tables = self.tables();
-        let process = i64::from(process);
-        let mut search_path = None;
-        if let [table] = &tables[..] {
-            let parameters: [Parameter<'_>; 2] = [(&table.name, Type::TEXT), (&process, Type::INT8)];
-            let rows = self.send(None, inspection::SUMMARY, &parameters).await?;
-            let rows = rows.map_err(|error| self.meaning(&error))?;
-            let plain = inspection::plain(&rows, table).map_err(|error| self.meaning(&error))?;
-            if plain.is_some() {
-                self.found = Some((connection, vec![plain]));
-                return Ok(());
-            }
-            let path = inspection::search_path(&rows).map_err(|error| self.meaning(&error))?;
-            search_path = Some(path);
+        let [table] = &tables[..] else { return self.look_closely(None).await };
+        let (connection, process) = self.opened()?;
+        let parameters: [Parameter<'_>; 2] = [(&table.name, Type::TEXT), (&process, Type::INT8)];
+        let rows = self.send(None, inspection::SUMMARY, &parameters).await?;
+        let rows = rows.map_err(|error| self.meaning(&error))?;
+        if inspection::is_plain(&rows, table).map_err(|error| self.meaning(&error))? {
+            self.found = Some((connection, vec![Some(Found::default())]));
+            return Ok(());
         }
+        let search_path = inspection::search_path(&rows).map_err(|error| self.meaning(&error))?;
+        self.look_closely(Some(search_path)).await
+    }
+
+    /// Finds out what is there in place of the tables, in full. `search_path` is the one that the session had before
+    /// [`Client::look`] changed it.
+    ///
+    /// # Errors
+    /// As [`Client::look`].
+    pub(super) async fn look_closely(&mut self, search_path: Option<Vec<String>>) -> Result<(), StoreError> {
+        self.found = None;
+        let tables = self.tables();
+        let (connection, process) = self.opened()?;
         let schemas: Vec<&str> = tables.iter().map(|table| table.schema.as_str()).collect();
         let names: Vec<&str> = tables.iter().map(|table| table.name.as_str()).collect();
         let parameters: [Parameter<'_>; 4] = [
@@ -277,6 +282,12 @@ impl Client {
         }
         self.found = Some((connection, found));
         Ok(())
+    }
+
+    /// Returns the number of the open connection, and the process of the server that served it when it was opened.
+    fn opened(&self) -> Result<(u64, i64), StoreError> {
+        let connection = self.connection.as_ref().ok_or_else(|| StoreError::unreachable("not connected"))?;
+        Ok((connection.id, i64::from(connection.process)))
     }
 
     /// Runs a statement on the open connection.

@@ -197,7 +197,7 @@ impl PostgresStore {
     /// Checks that the table is there, and returns whether it can be used.
     async fn table(&mut self, diagnosis: &Diagnosis) -> bool {
         diagnosis.begin("table");
-        if let Err(error) = self.client.look().await {
+        if let Err(error) = self.client.look_closely(None).await {
             let remedy = "see the error, and TABLE AND RIGHTS in dlock-postgres(7)";
             diagnosis.found(Finding::refusal("table", &error, remedy));
             return false;
@@ -211,7 +211,7 @@ impl PostgresStore {
                 Err(error) => Err(error),
             };
             if matches!(read, Ok(true)) {
-                read = self.client.look().await.map(|()| true);
+                read = self.client.look_closely(None).await.map(|()| true);
             }
         }
         let table = &self.client.location.table;

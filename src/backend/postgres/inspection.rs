@@ -8,34 +8,30 @@ use tokio_postgres::{Error, Row};
 
 use super::options::Table;
 
-/// Reads whether there is anything unusual about the tables of the name `$1`, one row each, or one row without any: at half the
-/// cost of [`STATEMENT`], which explains what is unusual. `$2` is the process, as there.
+/// Reads what [`plain`] judges: of each relation with the name `$1` one row, or one row without any, at a third of the cost
+/// of [`STATEMENT`], which explains what is unusual. `$2` is the process, as there.
 ///
-/// Objects below 12000 are those of the system (`access/transam.h`, FirstUnpinnedObjectId). A flag of `pg_class`, such
-/// as `relhastriggers`, may still be set after the last trigger was dropped, but is always set while there is one (the
-/// manual of PostgreSQL, "pg_class").
+/// In a new session every operator, join and catalog that a statement mentions is looked up first: most of its time. So it
+/// returns what it finds, and leaves the comparisons to the client. Whether a role is a superuser is asked by what only a
+/// superuser may do to the catalog 1260, `pg_authid` (`aclchk.c`, "Deny anyone permission to update a system catalog"),
+/// because the view of roles costs more than the rest. A flag of `pg_class`, such as `relhastriggers`, may still be set
+/// after the last trigger was dropped, but is always set while there is one (the manual of PostgreSQL, "pg_class").
 pub(super) const SUMMARY: &str = r#"
 WITH session AS MATERIALIZED (SELECT pg_catalog.current_schemas(false) AS path, pg_catalog.pg_backend_pid() AS process),
 settled AS MATERIALIZED (SELECT path, pg_catalog.set_config('search_path', 'pg_catalog, pg_temp',
   process OPERATOR(pg_catalog.<>) $2) AS search_path FROM session)
-SELECT superusers.has_member, space.nspname::pg_catalog.text, settled.path,
-  pg_catalog.pg_get_userbyid(class.relowner)::pg_catalog.text, pg_catalog.pg_get_userbyid(space.nspowner)::pg_catalog.text,
-  (class.relowner OPERATOR(pg_catalog.=) ANY (superusers.members)) OR (NOT superusers.has_member
-    AND pg_catalog.pg_get_userbyid(class.relowner) OPERATOR(pg_catalog.=) ANY (ARRAY[CURRENT_USER, SESSION_USER])),
-  class.relkind OPERATOR(pg_catalog.<>) 'r'::pg_catalog."char" OR class.relhastriggers OR class.relhasrules
-    OR class.relrowsecurity OR class.relhassubclass OR class.relispartition OR (class.relchecks OPERATOR(pg_catalog.<>) 0)
-    OR EXISTS (SELECT FROM pg_catalog.pg_attribute WHERE attrelid OPERATOR(pg_catalog.=) class.oid AND NOT attisdropped
-      AND (atthasdef OR attidentity OPERATOR(pg_catalog.<>) ''::pg_catalog."char"
-        OR atttypid OPERATOR(pg_catalog.>=) 12000))
-    OR EXISTS (SELECT FROM pg_catalog.pg_inherits WHERE inhrelid OPERATOR(pg_catalog.=) class.oid)
-    OR EXISTS (SELECT FROM pg_catalog.pg_index WHERE indrelid OPERATOR(pg_catalog.=) class.oid AND (NOT indisprimary
-      OR indexprs IS NOT NULL OR indpred IS NOT NULL OR 12000 OPERATOR(pg_catalog.<=) ANY (indclass)))
-FROM settled CROSS JOIN (SELECT COALESCE(pg_catalog.array_agg(oid), '{}'),
-  COALESCE(pg_catalog.bool_or(pg_catalog.pg_has_role(SESSION_USER, oid, 'MEMBER')), false) FROM pg_catalog.pg_roles WHERE rolsuper)
-  AS superusers(members, has_member)
-LEFT JOIN pg_catalog.pg_class AS class ON class.relname OPERATOR(pg_catalog.=) $1
-  AND class.relkind OPERATOR(pg_catalog.=) ANY (ARRAY['r', 'p', 'v', 'm', 'f']::pg_catalog."char"[])
-LEFT JOIN pg_catalog.pg_namespace AS space ON space.oid OPERATOR(pg_catalog.=) class.relnamespace"#;
+SELECT settled.path, class.relkind::pg_catalog.text,
+  (SELECT nspname::pg_catalog.text FROM pg_catalog.pg_namespace WHERE oid OPERATOR(pg_catalog.=) class.relnamespace),
+  pg_catalog.has_table_privilege(class.relowner, 1260, 'TRUNCATE'),
+  pg_catalog.has_table_privilege(SESSION_USER, 1260, 'TRUNCATE') OR EXISTS (SELECT FROM pg_catalog.pg_auth_members
+    WHERE pg_catalog.has_table_privilege(roleid, 1260, 'TRUNCATE') AND pg_catalog.pg_has_role(SESSION_USER, roleid, 'MEMBER')),
+  ARRAY[pg_catalog.pg_get_userbyid(class.relowner), CURRENT_USER, SESSION_USER]::pg_catalog.text[],
+  class.relhastriggers OR class.relhasrules OR class.relrowsecurity OR class.relhassubclass OR class.relispartition,
+  class.relchecks,
+  ARRAY(SELECT pg_catalog.concat_ws(' ', atthasdef, attidentity, attinhcount, atttypid) FROM pg_catalog.pg_attribute
+    WHERE attrelid OPERATOR(pg_catalog.=) class.oid AND NOT attisdropped),
+  ARRAY(SELECT indisprimary FROM pg_catalog.pg_index WHERE indrelid OPERATOR(pg_catalog.=) class.oid)
+FROM settled LEFT JOIN pg_catalog.pg_class AS class ON class.relname OPERATOR(pg_catalog.=) $1"#;
 
 /// Reads what the tables are whose schemas are `$1` and whose names are `$2`, one row each. It also limits the search
 /// path of the session to the schema of the system, if the process that serves it is `$3`, the one that the server
@@ -95,6 +91,9 @@ LEFT JOIN pg_catalog.pg_roles AS owner ON owner.oid OPERATOR(pg_catalog.=) class
 LEFT JOIN pg_catalog.pg_roles AS schema_owner ON schema_owner.oid OPERATOR(pg_catalog.=) space.nspowner
 ORDER BY wanted.place"#;
 
+/// The kinds of relations that a statement may name like a table, in the letters of `pg_class.relkind`.
+const RELATIONS: [&str; 5] = ["r", "p", "v", "m", "f"];
+
 /// What a relation is, in the letters of `pg_class.relkind`.
 fn kind(letter: &str) -> &'static str {
     match letter {
@@ -107,51 +106,65 @@ fn kind(letter: &str) -> &'static str {
     }
 }
 
-/// What is known of a table that may be used.
-#[derive(Clone, Debug)]
+/// What is known of a table that may be used. Nothing, if [`plain`] found nothing unusual about it.
+#[derive(Clone, Debug, Default)]
 pub(super) struct Found {
     /// Kind, owner and schema, in words.
     pub(super) description: String,
-    /// The name and the type of each column, and whether it is unique; empty for dlock's own table if nothing about it
-    /// is unusual, because its columns are not read then.
+    /// The name and the type of each column, and whether it is unique.
     pub(super) columns: Vec<[String; 3]>,
     /// Whether the role can act as a superuser.
     pub(super) is_administrator: bool,
 }
 
-/// Returns what there is in place of a table, by the rows of [`SUMMARY`]; `None` if it does not exist, or if something about
-/// it is unusual, which [`judge`] explains.
-pub(super) fn plain(rows: &[Row], table: &Table) -> Result<Option<Found>, Error> {
-    let mut found = None;
+/// Returns whether the table exists and nothing about it is unusual, by the rows of [`SUMMARY`]: the table is its only
+/// relation with this name in the search path, belongs to a superuser or to the role itself, and has nothing by which it
+/// could run the code of others. Otherwise [`judge`] decides, and explains.
+pub(super) fn is_plain(rows: &[Row], table: &Table) -> Result<bool, Error> {
+    /// Objects below are those of the system (`access/transam.h`, FirstUnpinnedObjectId).
+    const FIRST_OF_USERS: u32 = 12_000;
+    let mut is_plain = false;
     for row in rows {
-        let Some(schema) = row.try_get::<_, Option<String>>(1)? else { continue };
+        let Some(letter) = row.try_get::<_, Option<String>>(1)? else { continue };
+        if !RELATIONS.contains(&letter.as_str()) {
+            continue;
+        }
+        let schema: String = row.try_get(2)?;
         if schema != table.schema {
             match table.has_schema || !search_path(rows)?.contains(&schema) {
                 true => continue,
-                false => return Ok(None),
+                false => return Ok(false),
             }
         }
-        let (is_trusted, is_unusual): (bool, bool) = (row.try_get(5)?, row.try_get(6)?);
-        if !is_trusted || is_unusual {
-            return Ok(None);
+        let (is_of_superuser, is_administrator): (bool, bool) = (row.try_get(3)?, row.try_get(4)?);
+        let roles: Vec<String> = row.try_get(5)?;
+        let is_own = roles.split_first().is_some_and(|(owner, own)| own.contains(owner));
+        let (has_more, checks): (bool, i16) = (row.try_get(6)?, row.try_get(7)?);
+        let (columns, are_primary): (Vec<String>, Vec<bool>) = (row.try_get(8)?, row.try_get(9)?);
+        // Neither a default nor an identity (an empty word) nor a parent.
+        let is_plain_column = |column: &String| {
+            column
+                .strip_prefix("f  0 ")
+                .and_then(|kind| kind.parse().ok())
+                .is_some_and(|kind: u32| kind < FIRST_OF_USERS)
+        };
+        is_plain = letter == "r"
+            && (is_of_superuser || (is_own && !is_administrator))
+            && !has_more
+            && checks == 0
+            && columns.iter().all(is_plain_column)
+            // The index of a primary key has neither expressions nor a predicate nor operators of others (ALTER TABLE).
+            && are_primary.iter().all(|is_primary| *is_primary);
+        if !is_plain {
+            return Ok(false);
         }
-        let (owner, schema_owner): (String, String) = (row.try_get(3)?, row.try_get(4)?);
-        found = Some(Found {
-            description: describe(kind("r"), &owner, table, &schema_owner),
-            columns: Vec::new(),
-            is_administrator: row.try_get(0)?,
-        });
     }
-    Ok(found)
+    Ok(is_plain)
 }
 
 /// Returns the search path that the session had, by the rows of [`SUMMARY`].
 pub(super) fn search_path(rows: &[Row]) -> Result<Vec<String>, Error> {
-    rows.first().map_or(Ok(Vec::new()), |row| row.try_get(2))
-}
-
-fn describe(kind: &str, owner: &str, table: &Table, schema_owner: &str) -> String {
-    format!("a {kind} of {owner}, in the schema {} of {schema_owner}", table.schema)
+    rows.first().map_or(Ok(Vec::new()), |row| row.try_get(0))
 }
 
 /// Returns what there is in place of a table, if it may be used; `None` if there is nothing.
@@ -218,6 +231,7 @@ pub(super) fn judge(
         (row.try_get(9)?, row.try_get(10)?, row.try_get(11)?);
     let columns =
         names.into_iter().zip(kinds).zip(uniques).map(|((name, kind), unique)| [name, kind, unique]);
-    let description = describe(kind(&letter), &owner, table, &schema_owner);
+    let description =
+        format!("a {} of {owner}, in the schema {} of {schema_owner}", kind(&letter), table.schema);
     Ok(Ok(Some(Found { description, columns: columns.collect(), is_administrator })))
 }
