@@ -48,7 +48,7 @@ pub use self::freeze::{FreezeArguments, FreezePlan, ThawArguments, ThawPlan};
 pub use self::history::{HistoryArguments, HistoryPlan, HistoryStyle};
 pub use self::overdue::{OverduePlan, OverdueStyle};
 pub use self::pool::MOST_NAMES;
-pub use self::rejected::{file_of, format_of};
+pub use self::rejected::{file_of, format_of, is_for_nagios};
 pub use self::run::{OutputFiles, RunArguments, RunPlan, known, program_failure};
 pub use self::selection::Selection;
 pub use self::show::{ConfigArguments, ConfigCommand, Shown, ShownTable, ShownValue};

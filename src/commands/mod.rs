@@ -17,7 +17,7 @@ mod hold;
 mod lock_wait;
 pub mod man;
 mod older_holder;
-mod overdue;
+pub mod overdue;
 pub mod release;
 pub mod renew;
 pub mod run;

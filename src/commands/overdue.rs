@@ -22,12 +22,15 @@ pub(super) fn overdue(arguments: &StatusArguments, limits: AgeLimits) -> Exit {
         check,
     );
     checked.unwrap_or_else(|failure| match arguments.nagios {
-        true => {
-            print(&nagios_unknown(&failure));
-            Exit::UNKNOWN
-        }
+        true => unknown(&failure),
         false => reporter.failure(&failure),
     })
+}
+
+/// Reports to Nagios that the locks could not be checked.
+pub fn unknown(failure: &Failure) -> Exit {
+    print(&nagios_unknown(failure));
+    Exit::UNKNOWN
 }
 
 async fn check(plan: &OverduePlan) -> Result<Exit, Failure> {

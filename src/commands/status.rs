@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::fleet::fleet;
 use super::history;
-use super::overdue::overdue;
+use super::overdue::{overdue, unknown};
 use super::selected::{Listed, selected};
 use super::{LOCKS_AT_A_TIME, execute, notices_about, print_to_reader, watch, within};
 use crate::backend::StoreError;
@@ -26,7 +26,7 @@ pub fn status(arguments: &StatusArguments) -> Exit {
     }
     if arguments.nagios {
         let usage = "--nagios prints what is overdue: did you mean dlock status --nagios --overdue 26h NAME";
-        return Reporter::of(&arguments.common).failure(&Failure::usage(usage));
+        return unknown(&Failure::usage(usage));
     }
     if let Some(plan) = arguments.history_plan().transpose() {
         return history::show(&arguments.common, plan);

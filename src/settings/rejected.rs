@@ -25,6 +25,12 @@ pub fn format_of(arguments: &[OsString]) -> LogFormat {
     if json { LogFormat::Json } else { LogFormat::Text }
 }
 
+/// Returns whether a command line that may not be valid asks for the line of a plug-in of Nagios.
+pub fn is_for_nagios(arguments: &[OsString]) -> bool {
+    let mut own = arguments.iter().skip(1).take_while(|argument| *argument != "--");
+    own.next().is_some_and(|subcommand| subcommand == "status") && own.any(|argument| argument == "--nagios")
+}
+
 /// Returns the file of `--report` or `--metrics-file` in a command line that may not be valid.
 pub fn file_of(option: &str, arguments: &[OsString]) -> Option<PathBuf> {
     if arguments.get(1).is_none_or(|subcommand| subcommand != "run") {
