@@ -47,10 +47,8 @@ impl<'a> Run<'a> {
                 let instead =
                     "DLOCK_HELD, which would allow nesting, was removed from the environment (sudo, env -i)";
                 let line = lock_wait.report_contended(&awaited, &lock.claim.name, busy, instead);
-                report.outcome = Outcome::Contended;
-                report.exit = Exit::Status(self.plan.settings.conflict_exit_code());
+                self.was_contended(report, lock, line);
                 report.holder = busy.holder().cloned();
-                report.held_lock = Some(lock.claim.name.clone());
                 report.cause = busy
                     .freeze
                     .as_ref()
@@ -58,25 +56,18 @@ impl<'a> Run<'a> {
                 for (lock, busy) in &awaited.busy {
                     report.found(&lock.claim.name, busy.holder());
                 }
-                report.error = Some(line);
                 Ok(None)
             }
             Err((lock, NotGranted::Refused(Refusal::Slots(theirs))))
                 if lock_wait.patience.wait != Wait::No && !lock.claim.requires_outer_hold =>
             {
                 let line = lock_wait.report_other_slots(&awaited, &lock.claim, theirs);
-                report.outcome = Outcome::Contended;
-                report.exit = Exit::Status(self.plan.settings.conflict_exit_code());
-                report.held_lock = Some(lock.claim.name.clone());
-                report.error = Some(line);
+                self.was_contended(report, lock, line);
                 Ok(None)
             }
             Err((lock, NotGranted::Refused(Refusal::Superseded(ref newer)))) => {
                 let line = lock_wait.report_superseded(&awaited, &lock.claim, newer);
-                report.outcome = Outcome::Contended;
-                report.exit = Exit::Status(self.plan.settings.conflict_exit_code());
-                report.held_lock = Some(lock.claim.name.clone());
-                report.error = Some(line);
+                self.was_contended(report, lock, line);
                 Ok(None)
             }
             Err((lock, NotGranted::NotDue(done))) => {
@@ -97,6 +88,14 @@ impl<'a> Run<'a> {
                 Err(lock_wait.failure_after(awaited.waited, &lock.claim, why))
             }
         }
+    }
+
+    /// Puts into the report that another client keeps this run from the lock, as this line says.
+    fn was_contended(&self, report: &mut RunReport, lock: &Lock, line: String) {
+        report.outcome = Outcome::Contended;
+        report.exit = Exit::Status(self.plan.settings.conflict_exit_code());
+        report.held_lock = Some(lock.claim.name.clone());
+        report.error = Some(line);
     }
 
     /// Goes on with the one of several locks that was granted. The connections for the others are closed: the command may
