@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 const ALWAYS: usize = 3;
 /// The part of the time in which the processors may be busy when another test begins. More tests than the processors can
 /// serve would not end sooner: each has servers of its own, and looks for what it waits for again and again.
-const BUSY: f64 = 0.75;
+const BUSY: f64 = 0.8;
 /// How often that is measured: what began before has begun to work by then.
-const PERIOD: Duration = Duration::from_millis(250);
+const PERIOD: Duration = Duration::from_millis(100);
 /// No test waits longer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
