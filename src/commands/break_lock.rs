@@ -126,10 +126,7 @@ impl Breaking<'_> {
     }
 
     async fn state(&mut self) -> Result<LockState, StoreError> {
-        let names = std::slice::from_ref(&self.plan.name);
-        let seen =
-            within(self.plan.target.connect_timeout, self.store.inspect(names, None)).await?.whole()?;
-        Ok(seen.locks.into_iter().next().unwrap_or_else(|| LockState::free(self.plan.name.clone())))
+        hold::look(&mut *self.store, &self.plan.name, None, self.plan.target.connect_timeout).await
     }
 
     fn say(&self, line: &str) -> Exit {

@@ -48,7 +48,7 @@ async fn check_owner(
     reporter: &Reporter,
 ) -> Result<(), Failure> {
     let display = location.display();
-    let state = look(store, name, token, plan.connect_timeout).await;
+    let state = look(store, name, Some(token), plan.connect_timeout).await;
     let state = state.map_err(|error| lock_error(name, display, &error, help))?;
     let Some(holder) = state.holders.iter().find(|holder| holder.ours) else {
         return Err(not_owned(&state, display));

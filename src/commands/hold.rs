@@ -13,14 +13,15 @@ use crate::random::jitter;
 use crate::report::{lock_error, not_owned};
 use crate::settings::TokenPlan;
 
+/// Returns the state of one lock. The holder that owns the token is marked as such.
 pub(super) async fn look(
     store: &mut dyn LockAdmin,
     name: &LockName,
-    token: &Token,
+    token: Option<&Token>,
     limit: Duration,
 ) -> Result<LockState, StoreError> {
     let names = std::slice::from_ref(name);
-    let inspection = bounded(limit, async || store.inspect(names, Some(token)).await).await?.whole()?;
+    let inspection = bounded(limit, async || store.inspect(names, token).await).await?.whole()?;
     let state = inspection.locks.into_iter().next();
     state.ok_or_else(|| StoreError::unanswered("the store returned no state for it"))
 }
@@ -74,7 +75,7 @@ impl<'a> Hold<'a> {
     /// The token owns no lock (76), or the lock of a `dlock run` (64); the store did not reply (69, 77, 78).
     pub(super) async fn find(plan: &'a TokenPlan) -> Result<Hold<'a>, Failure> {
         let mut store = plan.target.store.open();
-        let state = look(&mut *store, &plan.name, &plan.token, plan.target.connect_timeout).await;
+        let state = look(&mut *store, &plan.name, Some(&plan.token), plan.target.connect_timeout).await;
         let state = state.map_err(|error| lock_error(&plan.name, plan.target.store.display(), &error, ""))?;
         let Some(holder) = state.holders.iter().find(|holder| holder.ours).cloned() else {
             return Err(not_owned(&state, plan.target.store.display()));
@@ -98,7 +99,7 @@ impl<'a> Hold<'a> {
     /// Returns the failure that the lock is no longer held, with the current holder.
     pub(super) async fn lost(&mut self) -> Failure {
         let plan = self.plan;
-        match look(&mut *self.store, &plan.name, &plan.token, plan.target.connect_timeout).await {
+        match look(&mut *self.store, &plan.name, Some(&plan.token), plan.target.connect_timeout).await {
             Ok(state) => not_owned(&state, plan.target.store.display()),
             Err(_) => not_owned(&LockState::free(plan.name.clone()), plan.target.store.display()),
         }

@@ -1,7 +1,7 @@
 //! `dlock thaw`: ends the freezes of some names.
 
-use super::hold::persistent;
-use super::{execute, notices_about, print, within};
+use super::hold::{look, persistent};
+use super::{execute, notices_about, print};
 use crate::backend::StoreError;
 use crate::backend::admin::LockAdmin;
 use crate::exit::{Exit, Failure};
@@ -46,11 +46,12 @@ async fn thaw_shown(
 ) -> Result<Exit, StoreError> {
     let display = target.store.display();
     let say = |line: &str| print(&format!("{}\n", printable(line)));
-    let Some(freeze) = look(store, name, target).await? else {
+    let limit = target.connect_timeout;
+    let Some(freeze) = look(store, name, None, limit).await?.freeze else {
         return Ok(say(&format!("{name} on {display} is not frozen")));
     };
     let _ = end(store, name, &freeze, target).await?;
-    Ok(match look(store, name, target).await? {
+    Ok(match look(store, name, None, limit).await?.freeze {
         None => say(&format!("{name} was {}, and is thawed", frozen_by(&freeze))),
         Some(other) => {
             let message = format!("{}, anew: it is left so", describe_freeze(name, &other));
@@ -58,20 +59,6 @@ async fn thaw_shown(
             Exit::CONTENDED
         }
     })
-}
-
-async fn look(
-    store: &mut dyn LockAdmin,
-    name: &LockName,
-    target: &StoreTarget,
-) -> Result<Option<Freeze>, StoreError> {
-    let names = std::slice::from_ref(name);
-    let looking = async {
-        store.connect().await?;
-        store.inspect(names, None).await
-    };
-    let seen = within(target.connect_timeout, looking).await?.whole()?;
-    Ok(seen.locks.into_iter().next().and_then(|lock| lock.freeze))
 }
 
 /// Ends this freeze, unless it has ended.
