@@ -11,7 +11,7 @@
 # 4. without arguments, builds dlock with `file:` alone, and runs the tests of what depends on the stores of a build.
 #
 # The tests start their own servers on free ports and stop them. Read from the environment:
-#   DLOCK_TEST_THREADS   most tests at a time (default: 16 per CPU: most of a test is waiting, and those beyond
+#   DLOCK_TEST_THREADS   most tests at a time (default: 20 per CPU: most of a test is waiting, and those beyond
 #                        3 per CPU begin only while the CPUs have time left)
 #   DLOCK_TEST_PYTHON    a python3 that can `import redis, redis_lock, yaml, moto`; set here for the tests. A test that does
 #                        not find it set uses target/python/bin/python, and then python3 from PATH
@@ -159,7 +159,7 @@ export DLOCK_TEST_PYTHON=$python
 tests/servers.sh
 
 # --- the tests --------------------------------------------------------------------------------------------------------
-threads=${DLOCK_TEST_THREADS:-$(($(nproc) * 16))}
+threads=${DLOCK_TEST_THREADS:-$(($(nproc) * 20))}
 export RUST_TEST_THREADS=$threads
 # Under nohup, or in the background of a script, signals are ignored from the start, which the tests would inherit.
 usual_signals=()
