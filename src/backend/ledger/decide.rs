@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::grant::{enter, grant};
 use super::observed::{Gate, GateMode, Lifetime, Observed, Turns, is_in_session};
-use super::queue::{Turn, call_next, join_queue, leave_queue, turn, wake_first};
+use super::queue::{Turn, call_next, first_ticket, join_queue, leave_queue, turn, wake_first};
 use super::room::Room;
 use super::store::{Decision, Effect, Watch};
 use super::value::{HolderEntry, Ledger, WaiterEntry};
@@ -271,11 +271,11 @@ fn superseding(
     me: Option<usize>,
 ) -> Option<Identity> {
     let me = me.filter(|_| claim.identity.supersedes)?;
-    let first = |identity: &Identity, ticket| identity.first_ticket.unwrap_or(ticket);
-    let mine = first(&claim.identity, ledger.waiters[me].ticket);
+    let mine = first_ticket(&claim.identity, ledger.waiters[me].ticket);
     let mut others = ledger.waiters.iter().enumerate().filter(|(place, _)| *place != me);
-    let is_newer =
-        |waiter: &WaiterEntry| waiter.identity.supersedes && first(&waiter.identity, waiter.ticket) > mine;
+    let is_newer = |waiter: &WaiterEntry| {
+        waiter.identity.supersedes && first_ticket(&waiter.identity, waiter.ticket) > mine
+    };
     let newer = others.find(|(_, waiter)| is_newer(waiter) && waiter.has_owner(observed))?;
     Some(newer.1.identity.clone())
 }

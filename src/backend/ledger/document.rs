@@ -192,8 +192,8 @@ pub struct Revision<'a> {
     /// What changes for this process. A waiter subscribes to the calls of its ticket before the ledger is stored: it may
     /// be called at once.
     pub effect: Effect,
-    /// The tickets of the waiters to notify: those that this change calls, and the first waiter if the hold that it
-    /// waits for ends sooner than before.
+    /// The tickets of the waiters to notify: those that this change calls, the first waiter if the hold that it
+    /// waits for ends sooner than before, and waiters that a later one supersedes now.
     pub called: Vec<u64>,
     /// The ticket of the waiter behind them, if any are called: it is to be notified that its turn comes within
     /// [`CLAIM_WITHIN`](crate::backend::CLAIM_WITHIN) unless they claim the lock.

@@ -5,7 +5,10 @@ use std::time::Duration;
 use super::observed::{Observed, Turns};
 use super::room::Room;
 use super::value::{Ledger, WaiterEntry};
-use crate::lock::{Claim, Mode};
+use crate::lock::{Claim, Identity, Mode};
+
+/// How many superseded waiters are notified at most. Each newer run has ended those before it, so that there are few.
+const MOST_SUPERSEDED: usize = 32;
 
 /// What the queue means for one claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -134,4 +137,18 @@ pub(super) fn call_next(ledger: &mut Ledger, observed: &dyn Observed, mode: Mode
     }
     let room = Room::left_by(ledger.holders.iter().filter(|holder| holder.counts(observed)));
     turn(&mut ledger.waiters, &room, None, mode, observed);
+}
+
+/// Returns the ticket with which a run came first: one that was late for its turn has another one now.
+pub(super) fn first_ticket(identity: &Identity, ticket: u64) -> u64 {
+    identity.first_ticket.unwrap_or(ticket)
+}
+
+/// Returns the tickets of the last waiters that a later one supersedes, if that is alive: they are to ask again.
+pub(super) fn superseded(ledger: &Ledger) -> Vec<u64> {
+    let runs = ledger.waiters.iter().filter(|waiter| waiter.identity.supersedes);
+    let first = |waiter: &WaiterEntry| first_ticket(&waiter.identity, waiter.ticket);
+    let newest = runs.clone().map(first).max();
+    let older = runs.rev().filter(|waiter| Some(first(waiter)) < newest);
+    older.map(|waiter| waiter.ticket).take(MOST_SUPERSEDED).collect()
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
+use super::queue::superseded;
 use super::store::Effect;
 use super::value::Ledger;
 use crate::backend::{CLAIM_WITHIN, Change};
@@ -25,6 +26,8 @@ pub struct Waiting {
     pub ticket: u64,
     /// The turn as it was reported last.
     reported: Turn,
+    /// Whether it was reported that a later waiter supersedes it.
+    is_superseded: bool,
 }
 
 /// Where a waiter stands.
@@ -47,7 +50,7 @@ impl Waiting {
             Effect::Wait(ticket) if waiting.as_ref().is_some_and(|waiting| waiting.is(name, ticket)) => {}
             Effect::Wait(ticket) => {
                 let reported = turn_of(ticket, calls);
-                *waiting = Some(Waiting { name: name.clone(), ticket, reported });
+                *waiting = Some(Waiting { name: name.clone(), ticket, reported, is_superseded: false });
             }
             Effect::Hold(_) | Effect::Leave | Effect::Free => *waiting = None,
             Effect::None => {}
@@ -74,6 +77,12 @@ impl Waiting {
     /// ledger any more.
     pub fn change(&mut self, calls: Option<&str>) -> Option<Change> {
         let turn = calls.map_or(Turn::Called, |calls| turn_of(self.ticket, calls));
+        let was_superseded = self.is_superseded;
+        self.is_superseded = calls.is_some_and(|calls| is_superseded(self.ticket, calls));
+        if self.is_superseded && !was_superseded {
+            self.reported = turn;
+            return Some(Change::OurTurn);
+        }
         match (std::mem::replace(&mut self.reported, turn), turn) {
             (before, turn) if before == turn => None,
             (_, Turn::Called) => Some(Change::OurTurn),
@@ -88,14 +97,29 @@ impl Waiting {
 
 /// In the place of a ticket, a hold that is kept for the rest of its minimum time.
 const KEPT: &str = "kept";
+/// Before the ticket of a waiter that a later one supersedes.
+const SUPERSEDED: char = '-';
 
-/// Returns what waiters look at: the tickets of those that are called, and of the next one.
+/// Returns what waiters look at: the tickets of those that are called or superseded, and of the next one.
 pub fn calls(ledger: &Ledger) -> String {
     let called = ledger.waiters.iter().filter(|waiter| waiter.called.is_some());
     let called = called.map(|waiter| waiter.ticket.to_string());
-    let called: Vec<String> = called.chain(repeat_n(KEPT.to_owned(), ledger.kept())).collect();
+    let superseded = superseded(ledger).into_iter().map(|ticket| format!("{SUPERSEDED}{ticket}"));
+    let called: Vec<String> =
+        called.chain(repeat_n(KEPT.to_owned(), ledger.kept())).chain(superseded).collect();
     let next = ledger.waiters.iter().find(|waiter| waiter.called.is_none());
     format!("{}/{}", called.join(","), next.map_or(String::new(), |waiter| waiter.ticket.to_string()))
+}
+
+fn words(called: &str) -> impl Iterator<Item = &str> {
+    called.split(',').filter(|word| !word.is_empty())
+}
+
+/// Returns whether the waiter with this ticket is superseded.
+fn is_superseded(ticket: u64, calls: &str) -> bool {
+    let (called, _) = calls.split_once('/').unwrap_or_default();
+    let tickets = words(called).filter_map(|word| word.strip_prefix(SUPERSEDED));
+    tickets.into_iter().any(|superseded| superseded == ticket.to_string())
 }
 
 /// Returns where the waiter with this ticket stands.
@@ -103,7 +127,7 @@ fn turn_of(ticket: u64, calls: &str) -> Turn {
     let (called, next) = calls.split_once('/').unwrap_or_default();
     let ticket = ticket.to_string();
     let (kept, called): (Vec<&str>, Vec<&str>) =
-        called.split(',').filter(|word| !word.is_empty()).partition(|word| *word == KEPT);
+        words(called).filter(|word| !word.starts_with(SUPERSEDED)).partition(|word| *word == KEPT);
     if called.contains(&ticket.as_str()) {
         Turn::Called
     } else if next != ticket {

@@ -214,9 +214,13 @@ impl Client {
     /// Waits, without requests, until it is notified to send one; that must be soon. Returns at once if the store cannot
     /// notify.
     pub async fn await_notification(&mut self) {
-        if self.polls {
-            return;
+        if !self.polls {
+            self.await_change().await;
         }
+    }
+
+    /// Waits until it is to send a request, also where it finds that out by looking.
+    pub async fn await_change(&mut self) {
         let told = async { while matches!(self.backend.changed().await, Change::Soon(_)) {} };
         timeout(SOON, told).await.expect("nobody was told");
     }

@@ -190,6 +190,7 @@ impl Rig for ConsulRig {
 
 super::list::one_holder_checks!(ConsulRig::new);
 super::gates::lost_gate_checks!(ConsulRig::new);
+super::checks! { ConsulRig::new; supersede { an_older_waiter_is_notified_of_a_newer_one } }
 
 // A slot count is refused.
 crate::stores::conformance::checks! { ConsulRig::new; slots by prove_slots { slots_limit_the_number_of_holders } }

@@ -128,6 +128,7 @@ where
 }
 
 super::polled! { DynamoRig::<Dynamo>::new }
+super::checks! { DynamoRig::<Dynamo>::new; supersede { an_older_waiter_is_notified_of_a_newer_one } }
 
 /// A server that others have written: its conditional writes are those that dlock takes DynamoDB's to be. It checks a condition
 /// before it writes, in two steps: what several clients write at the same time is not tried there.

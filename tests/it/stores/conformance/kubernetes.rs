@@ -88,6 +88,7 @@ impl Rig for KubernetesRig {
 }
 
 super::polled! { KubernetesRig::new }
+super::checks! { KubernetesRig::new; supersede { an_older_waiter_is_notified_of_a_newer_one } }
 
 crate::stores::conformance::topics! { KubernetesRig::new;
     admin {

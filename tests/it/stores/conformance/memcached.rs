@@ -133,6 +133,8 @@ impl Rig for MemcachedRig {
     }
 }
 
+super::checks! { MemcachedRig::new; supersede { an_older_waiter_is_notified_of_a_newer_one } }
+
 super::topics! { MemcachedRig::new;
     exclusion {
         a_run_excludes_a_run

@@ -141,6 +141,7 @@ impl Rig for MysqlRig {
 
 super::list::trait_checks!(MysqlRig::new);
 super::list::run_checks!(MysqlRig::new);
+super::checks! { MysqlRig::new; supersede { an_older_waiter_is_notified_of_a_newer_one } }
 
 #[test]
 fn killed_after_a_renewal_they_cost_half_a_second_each() {

@@ -210,6 +210,7 @@ impl Rig for PostgresRig {
 
 super::list::trait_checks!(PostgresRig::new);
 super::list::run_checks!(PostgresRig::new);
+super::checks! { PostgresRig::new; supersede { an_older_waiter_is_notified_of_a_newer_one } }
 
 #[test]
 fn killed_together_they_cost_the_longest_lease() {

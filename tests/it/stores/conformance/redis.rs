@@ -46,6 +46,7 @@ impl RedisRig {
 }
 
 super::list::every_check!(RedisRig::new);
+super::checks! { RedisRig::new; supersede { an_older_waiter_is_notified_of_a_newer_one } }
 
 mod of_version_6_0 {
     use super::RedisRig;

@@ -90,6 +90,7 @@ impl<G: Group + Bucket> Rig for S3Rig<G> {
 }
 
 super::polled! { S3Rig::<S3>::new }
+super::checks! { S3Rig::<S3>::new; supersede { an_older_waiter_is_notified_of_a_newer_one } }
 
 /// A server that others have written: its conditional writes are those that dlock takes S3's to be.
 mod moto {

@@ -4,6 +4,7 @@ use crate::stores::conformance::client::Client;
 use crate::stores::conformance::rig::Rig;
 use crate::support::running::Exit;
 use dlock::backend::{Attempt, Refusal};
+use std::time::Duration;
 
 fn superseding(rig: &dyn Rig, host: &str) -> Client {
     let mut client = Client::new(rig, "x");
@@ -31,6 +32,23 @@ pub async fn older_waiters_leave_to_a_newer_one(rig: &mut dyn Rig) {
     plain.claim_turn().await;
     plain.release().await;
     newer.claim_turn().await;
+}
+
+/// A runner of a pipeline is free as soon as there is a newer run. With `file:`, etcd and ZooKeeper a waiter watches only what
+/// is ahead of it.
+pub async fn an_older_waiter_is_notified_of_a_newer_one(rig: &mut dyn Rig) {
+    let mut owner = Client::new(rig, "x").with_ttl(Duration::from_secs(600));
+    owner.acquire().await;
+    let (mut older, mut newer) = (superseding(rig, "older"), superseding(rig, "newer"));
+    for client in [&mut older, &mut newer] {
+        client.claim.ttl = Duration::from_secs(600);
+    }
+    older.queue().await;
+    assert_eq!(older.notification_within(Duration::from_millis(1)).await, []);
+    newer.queue().await;
+    older.await_change().await;
+    assert!(matches!(older.wait_in_line().await, Attempt::Refused(Refusal::Superseded(_))));
+    assert_eq!((rig.waiters("x"), newer.queue().await.position), (1, Some(1)));
 }
 
 /// With `running`, the holder ends too, as by `dlock break`.
