@@ -2,17 +2,18 @@
 # Tests dlock against the libraries that applications lock with: redis-py, python-redis-lock, node-redlock
 # with ioredis, redsync and Redisson on separate redis-servers; etcdctl 3.4 and 3.6, etcd's Go client and jetcd on
 # etcd 3.4 and 3.6; Curator and kazoo on ZooKeeper; psql on PostgreSQL; GET_LOCK on MariaDB; ShedLock on both;
-# pymemcache on Memcached; AWS's lock client on moto; client-go's leader election on kube-apiserver 1.32. Each excludes
-# the other, both ways, and each wakes the other.
+# pymemcache on Memcached; `consul lock` of Consul 1.20; AWS's lock client on moto; client-go's leader election on
+# kube-apiserver 1.32. Each excludes the other, both ways, and each wakes the other.
 #
 #   tests/interop.sh [WORD...]           only the scenarios whose title contains one of the words
 #   DLOCK=/usr/bin/dlock tests/interop.sh
+#   DLOCK_INTEROP_CONSUL=1 tests/interop.sh        with `consul lock` of Consul 1.20, which takes 5 minutes to build
 #   DLOCK_INTEROP_KUBERNETES=1 tests/interop.sh    with kube-apiserver, which takes 10 minutes to build on two processors
 #
 # Without DLOCK it builds one (cargo build). The libraries come through pip, npm, go and mvn, as these are configured, in
 # the versions that tests/interop/clients/ names, into target/interop and nowhere else; what is there is not fetched again.
-# Takes two minutes, the first time six: etcd 3.6 is built from its source. kube-apiserver is left out unless it is asked
-# for.
+# Takes two minutes, the first time six: etcd 3.6 is built from its source. Consul and kube-apiserver are left out unless
+# they are asked for.
 #
 # shellcheck disable=SC2317  # the functions are called by name
 set -euo pipefail
@@ -93,6 +94,12 @@ prepare_go() (
     go build -o "$built/etcd-server" go.etcd.io/etcd/server/v3
 )
 
+prepare_consul() (
+    use_own_go_cache
+    cd "$clients/consul"
+    go build -o "$built/consul" github.com/hashicorp/consul
+)
+
 prepare_kubernetes() (
     use_own_go_cache
     (cd "$clients/kubernetes" && go build -o "$built/leader" .)
@@ -133,6 +140,11 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 set -m
 languages=(python node go java)
+if [ "${DLOCK_INTEROP_CONSUL:-}" = 1 ]; then
+    languages+=(consul)
+else
+    echo "# without Consul, which takes 5 minutes to build: DLOCK_INTEROP_CONSUL=1"
+fi
 if [ "${DLOCK_INTEROP_KUBERNETES:-}" = 1 ]; then
     languages+=(kubernetes)
 else

@@ -15,6 +15,7 @@
 #                        3 per CPU begin only while the CPUs have time left)
 #   DLOCK_TEST_PYTHON    a python3 that can `import redis, redis_lock, yaml, moto`; set here for the tests. A test that does
 #                        not find it set uses target/python/bin/python, and then python3 from PATH
+#   DLOCK_TEST_CONSUL    the program of another version of Consul than 1.8
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

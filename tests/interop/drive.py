@@ -162,6 +162,11 @@ STAGES = [
     together(of.KAZOO_RECIPE, [None, None, of.KAZOO, of.KAZOO]),
 ]
 
+if os.environ.get("DLOCK_INTEROP_CONSUL") == "1":
+    STAGES += [
+        Stage(of.CONSUL_LOCK, of.CONSUL, named(scenarios.WITHOUT_LEASES)),
+        together(of.CONSUL, [None, None, of.CONSUL_LOCK, of.CONSUL_LOCK]),
+    ]
 if os.environ.get("DLOCK_INTEROP_KUBERNETES") == "1":
     STAGES += [
         Stage(of.CLIENT_GO, of.KUBERNETES, named(scenarios.ELECTED)),

@@ -103,6 +103,11 @@ def etcdctl(version, program):
     return Library(f"etcdctl {version}", words, joining)
 
 
+def consul_lock(program):
+    words = [sys.executable, CLIENTS / "python/consul_lock.py", program]
+    return Library("consul lock", words, joining)
+
+
 def psql(mode):
     words = [sys.executable, CLIENTS / "python/psql.py", mode]
     return Library(f"psql {mode}", words, in_session)
@@ -123,6 +128,7 @@ MUTEX = java("InterProcessMutex", "curator", joining, "mutex")
 WRITE_LOCK = java("InterProcessReadWriteLock for writing", "curator", joining, "write")
 READ_LOCK = java("InterProcessReadWriteLock for reading", "curator", joining, "read")
 KAZOO = python("kazoo", joining)
+CONSUL_LOCK = consul_lock(BUILT / "consul")
 CLIENT_GO = Library("leader election of client-go", [BUILT / "leader"], looking)
 PYMEMCACHE = python("pymemcache", adding)
 ADVISORY, ADVISORY_SHARED = map(psql, ("exclusive", "shared"))
@@ -159,6 +165,7 @@ CURATOR = Store("zookeeper", "zookeeper://{}?prefix=", server=processes.ZooKeepe
 CURATOR_RW = Store("recipe=curator-rw", "zookeeper://{}?prefix=&recipe=curator-rw", server=processes.ZooKeeper)
 KAZOO_RECIPE = Store("recipe=kazoo", "zookeeper://{}?prefix=&recipe=kazoo", server=processes.ZooKeeper)
 MEMCACHED = Store("memcached", "memcached://{}?prefix=", server=processes.Memcached, shares=False)
+CONSUL = Store("consul 1.20", "consul://{}?prefix=", server=processes.Consul, shares=False)
 KUBERNETES = Store("kube-apiserver", "k8s://default?kubeconfig={}", server=processes.KubeApi)
 DYNAMODB = Store(
     "recipe=lock-client",

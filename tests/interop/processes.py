@@ -245,6 +245,48 @@ class Etcd36(Etcd):
     PROGRAM = pathlib.Path(os.environ["DLOCK_INTEROP"]) / "etcd-server"
 
 
+class Consul(Server):
+    """One server of Consul."""
+
+    UP = 30
+    PROGRAM = pathlib.Path(os.environ["DLOCK_INTEROP"]) / "consul"
+
+    def command(self, place):
+        settings = {
+            "bind_addr": "127.0.0.1",
+            "client_addr": "127.0.0.1",
+            "data_dir": str(place / "data"),
+            "node_name": "node",
+            "server": True,
+            "bootstrap": True,
+            "disable_update_check": True,
+            "log_level": "warn",
+            "performance": {"raft_multiplier": 1},
+            "ports": {
+                **dict.fromkeys(("dns", "grpc", "grpc_tls", "serf_wan"), -1),
+                "http": self.port,
+                "serf_lan": free_port(),
+                "server": free_port(),
+            },
+        }
+        (place / "settings.json").write_text(json.dumps(settings))
+        return [self.PROGRAM, "agent", "-config-file", place / "settings.json"]
+
+    def answers(self):
+        """Whether a session can be made."""
+        request = urllib.request.Request(f"http://{self.address}/v1/session/create", method="PUT")
+        try:
+            with urllib.request.urlopen(request, timeout=SOON):
+                return True
+        except OSError:
+            return False
+
+    def contenders(self, _name):
+        """How many sessions there are."""
+        with urllib.request.urlopen(f"http://{self.address}/v1/session/list", timeout=SOON) as reply:
+            return len(json.load(reply))
+
+
 class KubeApi(Server):
     """kube-apiserver, over an etcd of its own, with one user, who may do everything."""
 

@@ -357,6 +357,8 @@ EXCLUSIVE = [
     a_killed_client_keeps_dlock_out_until_its_lease_ends,
     who_comes_too_late_frees_nothing,
 ]
+# On a store whose leases are longer than a scenario.
+WITHOUT_LEASES = EXCLUSIVE[:5]
 SEVERAL_HOLDERS = [
     those_who_share_keep_it_out_until_the_last_leaves,
     those_in_slots_keep_it_out_until_the_last_leaves,

@@ -13,6 +13,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::path::PathBuf;
 
 /// What marks a key as a lock.
 pub const LOCK_FLAGS: u64 = 3_304_740_253_564_472_344;
@@ -27,6 +28,11 @@ pub struct Consul {
     peer: u16,
     /// The port with TLS, and the authority of its certificate.
     tls: Option<(u16, String)>,
+}
+
+/// The program of a later version than that of Debian, if the tests are to use it: tests/interop.sh builds one.
+fn other_program() -> Option<String> {
+    std::env::var("DLOCK_TEST_CONSUL").ok()
 }
 
 impl Consul {
@@ -78,6 +84,10 @@ impl Consul {
             all["key_file"] = json!(files.server_key);
             all["ca_file"] = json!(files.ca);
         }
+        if other_program().is_some() {
+            // Version 1.8 refuses a setting that it does not know.
+            all["ports"]["grpc_tls"] = json!(-1);
+        }
         for (name, value) in settings.as_object().expect("settings") {
             all[name] = value.clone();
         }
@@ -87,7 +97,7 @@ impl Consul {
         let arguments =
             ["agent", "-config-file", &file.to_string_lossy(), "-data-dir", &data.to_string_lossy()];
         let arguments = arguments.map(str::to_owned).to_vec();
-        let program = other_version("consul-1.8");
+        let program = PathBuf::from(Self::program());
         let daemon = Daemon::new("consul", &program, arguments, (&Host::default(), http), directory);
         let tls = certificates.map(|files| (https, files.ca.display().to_string()));
         Self { daemon, peer, tls }
@@ -137,7 +147,7 @@ impl Consul {
 
     /// The program.
     pub fn program() -> String {
-        other_version("consul-1.8").display().to_string()
+        other_program().unwrap_or_else(|| other_version("consul-1.8").display().to_string())
     }
 
     /// The status and the body of the reply to a request of the HTTP API.
