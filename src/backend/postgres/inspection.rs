@@ -27,8 +27,8 @@ SELECT settled.path, class.relkind::pg_catalog.text,
     WHERE pg_catalog.has_table_privilege(roleid, 1260, 'TRUNCATE') AND pg_catalog.pg_has_role(SESSION_USER, roleid, 'MEMBER')),
   ARRAY[pg_catalog.pg_get_userbyid(class.relowner), CURRENT_USER, SESSION_USER]::pg_catalog.text[],
   class.relhastriggers OR class.relhasrules OR class.relrowsecurity OR class.relhassubclass OR class.relispartition,
-  class.relchecks,
-  ARRAY(SELECT pg_catalog.concat_ws(' ', atthasdef, attidentity, attinhcount, atttypid) FROM pg_catalog.pg_attribute
+  class.relchecks, ARRAY(SELECT inhparent FROM pg_catalog.pg_inherits WHERE inhrelid OPERATOR(pg_catalog.=) class.oid),
+  ARRAY(SELECT pg_catalog.concat_ws(' ', atthasdef, attidentity, atttypid) FROM pg_catalog.pg_attribute
     WHERE attrelid OPERATOR(pg_catalog.=) class.oid AND NOT attisdropped),
   ARRAY(SELECT indisprimary FROM pg_catalog.pg_index WHERE indrelid OPERATOR(pg_catalog.=) class.oid)
 FROM settled LEFT JOIN pg_catalog.pg_class AS class ON class.relname OPERATOR(pg_catalog.=) $1"#;
@@ -140,11 +140,12 @@ pub(super) fn is_plain(rows: &[Row], table: &Table) -> Result<bool, Error> {
         let roles: Vec<String> = row.try_get(5)?;
         let is_own = roles.split_first().is_some_and(|(owner, own)| own.contains(owner));
         let (has_more, checks): (bool, i16) = (row.try_get(6)?, row.try_get(7)?);
-        let (columns, are_primary): (Vec<String>, Vec<bool>) = (row.try_get(8)?, row.try_get(9)?);
-        // Neither a default nor an identity (an empty word) nor a parent.
+        let parents: Vec<u32> = row.try_get(8)?;
+        let (columns, are_primary): (Vec<String>, Vec<bool>) = (row.try_get(9)?, row.try_get(10)?);
+        // Neither a default nor an identity (an empty word).
         let is_plain_column = |column: &String| {
             column
-                .strip_prefix("f  0 ")
+                .strip_prefix("f  ")
                 .and_then(|kind| kind.parse().ok())
                 .is_some_and(|kind: u32| kind < FIRST_OF_USERS)
         };
@@ -152,6 +153,7 @@ pub(super) fn is_plain(rows: &[Row], table: &Table) -> Result<bool, Error> {
             && (is_of_superuser || (is_own && !is_administrator))
             && !has_more
             && checks == 0
+            && parents.is_empty()
             && columns.iter().all(is_plain_column)
             // The index of a primary key has neither expressions nor a predicate nor operators of others (ALTER TABLE).
             && are_primary.iter().all(|is_primary| *is_primary);

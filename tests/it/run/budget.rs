@@ -288,7 +288,7 @@ fn a_run_on_postgresql() {
             "command:\n",
             "until the release: guard sendmsg, dlock sendto\n",
             "after it: dlock pidfd_open\n",
-            "flights 5, with up to 5200 bytes\n",
+            "flights 5, with up to 5300 bytes\n",
         ),
     );
 }
