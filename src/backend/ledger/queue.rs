@@ -144,11 +144,18 @@ pub(super) fn first_ticket(identity: &Identity, ticket: u64) -> u64 {
     identity.first_ticket.unwrap_or(ticket)
 }
 
-/// Returns the tickets of the last waiters that a later one supersedes, if that is alive: they are to ask again.
-pub(super) fn superseded(ledger: &Ledger) -> Vec<u64> {
+/// Returns the ticket with which the newest of the waiting runs that supersede others came first.
+pub(super) fn newest_run(ledger: &Ledger) -> Option<u64> {
     let runs = ledger.waiters.iter().filter(|waiter| waiter.identity.supersedes);
-    let first = |waiter: &WaiterEntry| first_ticket(&waiter.identity, waiter.ticket);
-    let newest = runs.clone().map(first).max();
-    let older = runs.rev().filter(|waiter| Some(first(waiter)) < newest);
+    runs.map(|waiter| first_ticket(&waiter.identity, waiter.ticket)).max()
+}
+
+/// Returns the tickets of the last waiters that the newest run supersedes, if that is alive: they are to ask again.
+pub(super) fn superseded(ledger: &Ledger) -> Vec<u64> {
+    let newest = newest_run(ledger);
+    let is_older = |waiter: &&WaiterEntry| {
+        waiter.identity.supersedes && Some(first_ticket(&waiter.identity, waiter.ticket)) < newest
+    };
+    let older = ledger.waiters.iter().rev().filter(is_older);
     older.map(|waiter| waiter.ticket).take(MOST_SUPERSEDED).collect()
 }

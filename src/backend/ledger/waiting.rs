@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::queue::superseded;
+use super::queue::{newest_run, superseded};
 use super::store::Effect;
 use super::value::Ledger;
 use crate::backend::{CLAIM_WITHIN, Change};
@@ -26,8 +26,8 @@ pub struct Waiting {
     pub ticket: u64,
     /// The turn as it was reported last.
     reported: Turn,
-    /// Whether it was reported that a later waiter supersedes it.
-    is_superseded: bool,
+    /// The run that supersedes it, as it was reported last, by the ticket with which that came first.
+    newest: Option<String>,
 }
 
 /// Where a waiter stands.
@@ -50,7 +50,8 @@ impl Waiting {
             Effect::Wait(ticket) if waiting.as_ref().is_some_and(|waiting| waiting.is(name, ticket)) => {}
             Effect::Wait(ticket) => {
                 let reported = turn_of(ticket, calls);
-                *waiting = Some(Waiting { name: name.clone(), ticket, reported, is_superseded: false });
+                let newest = superseded_by(ticket, calls).map(str::to_owned);
+                *waiting = Some(Waiting { name: name.clone(), ticket, reported, newest });
             }
             Effect::Hold(_) | Effect::Leave | Effect::Free => *waiting = None,
             Effect::None => {}
@@ -77,10 +78,10 @@ impl Waiting {
     /// ledger any more.
     pub fn change(&mut self, calls: Option<&str>) -> Option<Change> {
         let turn = calls.map_or(Turn::Called, |calls| turn_of(self.ticket, calls));
-        let was_superseded = self.is_superseded;
-        self.is_superseded = calls.is_some_and(|calls| is_superseded(self.ticket, calls));
-        if self.is_superseded && !was_superseded {
-            self.reported = turn;
+        // Once for each: if the newer run is dead, the waiter stays.
+        let newest = calls.and_then(|calls| superseded_by(self.ticket, calls));
+        if newest.is_some() && newest != self.newest.as_deref() {
+            (self.reported, self.newest) = (turn, newest.map(str::to_owned));
             return Some(Change::OurTurn);
         }
         match (std::mem::replace(&mut self.reported, turn), turn) {
@@ -97,14 +98,16 @@ impl Waiting {
 
 /// In the place of a ticket, a hold that is kept for the rest of its minimum time.
 const KEPT: &str = "kept";
-/// Before the ticket of a waiter that a later one supersedes.
+/// Before the ticket of a waiter that a later run supersedes, and before the ticket with which that came first.
 const SUPERSEDED: char = '-';
 
 /// Returns what waiters look at: the tickets of those that are called or superseded, and of the next one.
 pub fn calls(ledger: &Ledger) -> String {
     let called = ledger.waiters.iter().filter(|waiter| waiter.called.is_some());
     let called = called.map(|waiter| waiter.ticket.to_string());
-    let superseded = superseded(ledger).into_iter().map(|ticket| format!("{SUPERSEDED}{ticket}"));
+    let newest = newest_run(ledger).unwrap_or_default();
+    let superseded =
+        superseded(ledger).into_iter().map(|ticket| format!("{SUPERSEDED}{ticket}{SUPERSEDED}{newest}"));
     let called: Vec<String> =
         called.chain(repeat_n(KEPT.to_owned(), ledger.kept())).chain(superseded).collect();
     let next = ledger.waiters.iter().find(|waiter| waiter.called.is_none());
@@ -115,11 +118,14 @@ fn words(called: &str) -> impl Iterator<Item = &str> {
     called.split(',').filter(|word| !word.is_empty())
 }
 
-/// Returns whether the waiter with this ticket is superseded.
-fn is_superseded(ticket: u64, calls: &str) -> bool {
+/// Returns the ticket with which the run came first that supersedes the waiter with this ticket.
+fn superseded_by(ticket: u64, calls: &str) -> Option<&str> {
     let (called, _) = calls.split_once('/').unwrap_or_default();
-    let tickets = words(called).filter_map(|word| word.strip_prefix(SUPERSEDED));
-    tickets.into_iter().any(|superseded| superseded == ticket.to_string())
+    let ticket = ticket.to_string();
+    words(called).find_map(|word| {
+        let (superseded, newest) = word.strip_prefix(SUPERSEDED)?.split_once(SUPERSEDED)?;
+        (superseded == ticket).then_some(newest)
+    })
 }
 
 /// Returns where the waiter with this ticket stands.
@@ -136,5 +142,63 @@ fn turn_of(ticket: u64, calls: &str) -> Turn {
         Turn::Next { kept: kept.len() }
     } else {
         Turn::Soon
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::Identity;
+
+    /// A ledger whose waiters have these tickets, and supersede others or not.
+    fn ledger(waiters: &[(u64, bool)]) -> Ledger {
+        let waiter = |(ticket, supersedes): &(u64, bool)| {
+            let identity = Identity { supersedes: *supersedes, ..Identity::default() };
+            let mut waiter = Ledger::of_foreign_waiter(0).waiters.remove(0);
+            (waiter.ticket, waiter.identity) = (*ticket, identity);
+            waiter
+        };
+        let mut ledger = Ledger::default();
+        ledger.waiters = waiters.iter().map(waiter).collect();
+        ledger
+    }
+
+    #[test]
+    fn calls_name_those_that_the_newest_run_supersedes() {
+        for (waiters, expected) in [
+            (&[][..], "/"),
+            (&[(1, false), (2, false)], "/1"),
+            (&[(1, true)], "/1"),
+            (&[(1, true), (2, false), (3, true)], "-1-3/1"),
+            (&[(1, true), (2, true), (3, true)], "-2-3,-1-3/1"),
+        ] {
+            assert_eq!(calls(&ledger(waiters)), expected);
+        }
+        let many: Vec<(u64, bool)> = (1..=100).map(|ticket| (ticket, true)).collect();
+        assert_eq!(superseded(&ledger(&many)).len(), 32);
+        let mut kept_place = ledger(&[(5, true), (7, true)]);
+        kept_place.waiters[0].identity.first_ticket = Some(9);
+        assert_eq!(superseded(&kept_place), [7]);
+    }
+
+    /// It does not ask again and again because of a run that is dead.
+    #[test]
+    fn a_waiter_is_told_once_of_each_newer_run() {
+        let mut waiting = None;
+        let name = LockName::new("x").expect("a name");
+        Waiting::note(&mut waiting, &name, Effect::Wait(1), &calls(&ledger(&[(1, true)])));
+        let mut told = |waiters: &[(u64, bool)]| {
+            waiting.as_mut().and_then(|waiting| waiting.change(Some(&calls(&ledger(waiters))))).is_some()
+        };
+        assert!(!told(&[(1, true), (2, false)]));
+        assert!(told(&[(1, true), (2, false), (3, true)]));
+        assert!(!told(&[(1, true), (2, false), (3, true)]));
+        assert!(told(&[(1, true), (3, true), (4, true)]));
+        assert!(!told(&[(1, true), (3, true), (4, true)]));
+        // The next turn is reported all the same.
+        let mut called = ledger(&[(1, true), (4, true)]);
+        called.waiters[0].called = Some(Duration::ZERO);
+        let change = waiting.as_mut().and_then(|waiting| waiting.change(Some(&calls(&called))));
+        assert_eq!(change, Some(Change::OurTurn));
     }
 }

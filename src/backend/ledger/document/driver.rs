@@ -9,7 +9,7 @@ use super::{DocumentStore, Revision, Seen, Shortcut};
 use crate::backend::ledger::driver::{MAX_CONFLICTS, busy_ledger, states};
 use crate::backend::ledger::observed::{Gate, Now, Observed};
 use crate::backend::ledger::polling::stood_still;
-use crate::backend::ledger::queue::superseded;
+use crate::backend::ledger::queue::{newest_run, superseded};
 use crate::backend::ledger::store::{
     AnyReply, Decide, Decision, Done, EXHAUSTED, Effect, Purpose, Shape, Watch,
 };
@@ -166,10 +166,9 @@ impl<V: Clone> Documents<V> {
                 let mut called = called(&before, &ledger);
                 let next = next(&ledger, &called);
                 called.extend(first_behind_kept(&before, &ledger));
-                let were_superseded = superseded(&before);
-                called.extend(
-                    superseded(&ledger).into_iter().filter(|ticket| !were_superseded.contains(ticket)),
-                );
+                if newest_run(&ledger) > newest_run(&before) {
+                    called.extend(superseded(&ledger));
+                }
                 let now = time_since(time, sent);
                 let revision = Revision { before: &before, ledger: &ledger, now, effect, called, next };
                 store.swap(name, purpose, version, revision).await?

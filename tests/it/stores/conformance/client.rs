@@ -215,14 +215,21 @@ impl Client {
     /// notify.
     pub async fn await_notification(&mut self) {
         if !self.polls {
-            self.await_change().await;
+            self.next_change().await;
         }
     }
 
     /// Waits until it is to send a request, also where it finds that out by looking.
-    pub async fn await_change(&mut self) {
-        let told = async { while matches!(self.backend.changed().await, Change::Soon(_)) {} };
-        timeout(SOON, told).await.expect("nobody was told");
+    pub async fn next_change(&mut self) -> Change {
+        let told = async {
+            loop {
+                match self.backend.changed().await {
+                    Change::Soon(_) => {}
+                    change => return change,
+                }
+            }
+        };
+        timeout(SOON, told).await.expect("nobody was told")
     }
 
     /// The notification that it receives within this time, without requests.
