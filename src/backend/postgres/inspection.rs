@@ -8,7 +8,7 @@ use tokio_postgres::{Error, Row};
 
 use super::options::Table;
 
-/// Reads what [`plain`] judges: of each relation with the name `$1` one row, or one row without any, at a third of the cost
+/// Reads what [`is_plain`] judges: of each relation with the name `$1` one row, or one row without any, at a third of the cost
 /// of [`STATEMENT`], which explains what is unusual. `$2` is the process, as there.
 ///
 /// In a new session every operator, join and catalog that a statement mentions is looked up first: most of its time. So it
@@ -106,7 +106,7 @@ fn kind(letter: &str) -> &'static str {
     }
 }
 
-/// What is known of a table that may be used. Nothing, if [`plain`] found nothing unusual about it.
+/// What is known of a table that may be used. Nothing, if [`is_plain`] found nothing unusual about it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Found {
     /// Kind, owner and schema, in words.
@@ -155,7 +155,8 @@ pub(super) fn is_plain(rows: &[Row], table: &Table) -> Result<bool, Error> {
             && checks == 0
             && parents.is_empty()
             && columns.iter().all(is_plain_column)
-            // The index of a primary key has neither expressions nor a predicate nor operators of others (ALTER TABLE).
+            // The index of a primary key has neither expressions nor a predicate. Operators other than the system's, as of a
+            // key without overlaps, are those of a superuser (CREATE OPERATOR CLASS).
             && are_primary.iter().all(|is_primary| *is_primary);
         if !is_plain {
             return Ok(false);
