@@ -130,7 +130,7 @@ async fn expiry(table: &mut Table, location: &Location, diagnosis: &Diagnosis) -
         let is_on = matches!(ttl["TimeToLiveStatus"].as_str(), Some("ENABLED" | "ENABLING"));
         is_on.then(|| ttl["AttributeName"].as_str().unwrap_or("unknown").to_owned())
     });
-    let consequence = "an item that has this attribute as a number takes a held lock with it, its fencing tokens and its history";
+    let consequence = "an item in which this attribute is a number is deleted, with a held lock, its fencing tokens and its history";
     let finding = match attribute {
         Ok(None) => Finding::ok("expiry", "the table has no TTL attribute: its items stay"),
         Ok(Some(attribute)) => {

@@ -86,7 +86,7 @@ impl Change<'_> {
     /// Java, the item is one more released lock to that client, whose lists of all locks fail at any other item.
     pub fn request(&self, recipe: Recipe, key: &str, attempt: &str) -> Value {
         let text = |text: &str| json!({ "S": text });
-        // A table deletes items by a number only: none of the item's attributes is one.
+        // A TTL attribute is a number: no attribute here is one.
         let idle = text(&Ledger::FORMAT.to_string());
         let mut values = json!({ ":version": text(attempt) });
         let mut names = json!({ "#version": "version", "#taken": "taken", "#idle": "idle" });

@@ -81,7 +81,7 @@ impl Item {
         let text = |name: &str| item[name]["S"].as_str();
         let owner = text("ownerName")?.to_owned();
         // Another program that takes the lock may leave what it does not know.
-        let ends = item["dlockEnds"]["N"].as_str().filter(|_| identity_in(&owner).is_some());
+        let ends = item["dlockEnds"]["S"].as_str().filter(|_| identity_in(&owner).is_some());
         Some(Item {
             owner,
             lease: Duration::from_millis(text("leaseDuration")?.parse().ok()?),
@@ -125,7 +125,8 @@ impl Item {
         let mut update =
             "SET ownerName = :owner, leaseDuration = :lease, recordVersionNumber = :version".to_owned();
         if let Some(ends) = self.ends {
-            values[":ends"] = json!({ "N": ends.as_secs().to_string() });
+            // As a number, it could be what a table deletes items by.
+            values[":ends"] = text(&ends.as_secs().to_string());
             update += ", dlockEnds = :ends";
         }
         update += if self.is_released { ", isReleased = :one" } else { " REMOVE isReleased" };
@@ -209,7 +210,7 @@ mod tests {
                 "ownerName": { "S": owner },
                 "leaseDuration": { "S": "1" },
                 "recordVersionNumber": { "S": "1" },
-                "dlockEnds": { "N": "7" },
+                "dlockEnds": { "S": "7" },
             });
             Item::parse(&item).expect("a lock").ends
         };

@@ -105,7 +105,7 @@ impl Rig for LockClientRig {
     fn traces(&self, name: &str) -> Vec<String> {
         let (ledger, item) = (self.ledger(name), self.server.item(&key(name)));
         let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a time after 1970").as_secs();
-        let ends = item["dlockEnds"]["N"].as_str().map(|ends| ends.parse::<u64>().expect("seconds"));
+        let ends = item["dlockEnds"]["S"].as_str().map(|ends| ends.parse::<u64>().expect("seconds"));
         let is_held = !item.is_null() && item["isReleased"].is_null() && ends.is_none_or(|ends| ends > now);
         let holders = ledger.holders.iter().map(|one| format!("{one:?}"));
         let waiters = ledger.waiters.iter().map(|one| format!("{one:?}"));

@@ -117,7 +117,7 @@ fn a_run_keeps_what_others_have_added_to_the_item() {
     // As withUpdateExistingLockRecord leaves it: with the end of a lease of dlock that is over.
     found["ownerName"] = json!({"S": "java"});
     found["recordVersionNumber"] = json!({"S": "2"});
-    found["dlockEnds"] = json!({"N": "1"});
+    found["dlockEnds"] = json!({"S": "1"});
     found.as_object_mut().expect("an item").remove("isReleased");
     server.put(&key("x"), found);
     assert_refused(&run(&server).sh("echo ran").output(), 75, FOREIGN);

@@ -67,7 +67,7 @@ fn a_run_that_enters_a_hold_while_it_is_released_has_its_gate() {
 fn both_items_are_written_again_if_this_host_stood_still_before_one_of_them_was() {
     let assert_lasts = |server: &Dynamo, least: Duration| {
         let ledger = server.ledger_in("jobs/x%dlock").holders[0].lease_ends.expect("a lease");
-        let item: u64 = item(server)["dlockEnds"]["N"].as_str().expect("an end").parse().expect("seconds");
+        let item: u64 = item(server)["dlockEnds"]["S"].as_str().expect("an end").parse().expect("seconds");
         // It has whole seconds.
         assert!(ledger >= least && item >= least.as_secs(), "{ledger:?} or {item} is before {least:?}");
     };
@@ -92,7 +92,7 @@ fn both_items_are_written_again_if_this_host_stood_still_before_one_of_them_was(
 fn a_reply_that_is_dated_wrongly_lets_the_item_last_until_the_next_renewal() {
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).expect("a time after 1970").as_secs();
     let ends = |server: &Dynamo| {
-        item(server)["dlockEnds"]["N"].as_str().expect("an end").parse::<u64>().expect("seconds")
+        item(server)["dlockEnds"]["S"].as_str().expect("an end").parse::<u64>().expect("seconds")
     };
     on_one_thread(async {
         for min_hold in [0, 7200] {
