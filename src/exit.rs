@@ -21,7 +21,7 @@ impl Exit {
     pub const OVERDUE: Exit = Exit::Status(1);
     /// `status --overdue`: beyond the second limit; CRITICAL.
     pub const LONG_OVERDUE: Exit = Exit::Status(2);
-    /// `status --overdue --nagios`: the store could not be queried; UNKNOWN.
+    /// `status --overdue --nagios`: the locks could not be checked; UNKNOWN.
     pub const UNKNOWN: Exit = Exit::Status(3);
     /// `--max-runtime` was reached; the status of `timeout(1)`.
     pub const MAX_RUNTIME: Exit = Exit::Status(124);

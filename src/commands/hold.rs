@@ -1,4 +1,4 @@
-//! The hold that a token owns, for `renew`, `release` and `check`.
+//! One lock, and the hold that a token owns, for `renew`, `release` and `check`; `break` and `thaw` look at locks, too.
 
 use std::time::Duration;
 

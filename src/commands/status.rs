@@ -21,12 +21,12 @@ pub fn status(arguments: &StatusArguments) -> Exit {
     if let Some(limits) = arguments.overdue {
         return overdue(arguments, limits);
     }
-    if arguments.prometheus {
-        return fleet(arguments);
-    }
     if arguments.nagios {
         let usage = "--nagios prints what is overdue: did you mean dlock status --nagios --overdue 26h NAME";
         return unknown(&Failure::usage(usage));
+    }
+    if arguments.prometheus {
+        return fleet(arguments);
     }
     if let Some(plan) = arguments.history_plan().transpose() {
         return history::show(&arguments.common, plan);

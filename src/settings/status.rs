@@ -48,7 +48,7 @@ pub struct StatusArguments {
     #[arg(long, value_name = "D[,D2]", value_parser = checked(parse_age_limits), help_heading = "What to show")]
     pub overdue: Option<AgeLimits>,
 
-    /// With --overdue: one line as of a Nagios plug-in, and 3 if the store cannot be queried
+    /// With --overdue: one line as of a Nagios plug-in, and 3 if the locks cannot be checked
     #[arg(long, help_heading = "Output")]
     pub nagios: bool,
 

@@ -41,6 +41,10 @@ fn contradictions_and_invalid_limits_are_refused() {
             "--nagios and --json contradict each other: give one of them",
         ),
         (
+            &["--nagios", "--prometheus", "x"],
+            "--nagios prints what is overdue: did you mean dlock status --nagios --overdue 26h NAME",
+        ),
+        (
             &["--nagios", "x"],
             "--nagios prints what is overdue: did you mean dlock status --nagios --overdue 26h NAME",
         ),
