@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Checks what no test can run, or not all of it: scripts (shellcheck), the GitHub workflow and action (actionlint, zizmor), the
-# Dockerfile (hadolint), and the form of the bill of materials (the schema of CycloneDX).
+# Dockerfile (hadolint), the form of the bill of materials (the schema of CycloneDX), and that the planted defects apply.
 #
 # The linters come into target/linters, in the versions below, through go and pip as these are configured; what is there is
 # not fetched again. A linter that cannot be installed is a failure. Takes seconds, the first time half a minute.
@@ -44,6 +44,14 @@ check() { # what, command...
     fi
 }
 
+planted_defects_apply() {
+    local patch status=0
+    for patch in tests/mutants/*.patch; do
+        patch --strip=1 --forward --batch --quiet --dry-run <"$patch" >/dev/null || { echo "$patch"; status=1; }
+    done
+    return "$status"
+}
+
 matches_schema() { # target
     python3 packaging/third-party.py --sbom "$1" | "$linters/bin/python" -c '
 import sys
@@ -76,6 +84,7 @@ check "actionlint: ${workflows[*]}" \
 check "zizmor: ${workflows[*]} packaging/github/action.yml" \
     "$linters/bin/zizmor" --quiet --offline --no-progress --color=never "${workflows[@]}" packaging/github/action.yml
 check "hadolint: packaging/Dockerfile" "$linters/bin/hadolint" --no-color packaging/Dockerfile
+check "the planted defects of tests/mutants apply" planted_defects_apply
 check "packaging/README.md says what each file is for" described
 check "workflow and Dockerfile build with one version of Rust" one_version_of_rust
 # That of the other architecture is part of the tests of the packages.

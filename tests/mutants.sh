@@ -142,9 +142,9 @@ for patch in "${patches[@]}"; do
     status=0
     is_noticed "$test" || status=$?
     case $status in
-    0) echo "$name: noticed by $test" ;;
-    2) broken+=("$name") && echo "$name: does not compile" && tail -20 build.log ;;
-    *) dead+=("$name") && echo "$name: NOT NOTICED by $test" ;;
+    0) say "$name: noticed by $test" ;;
+    2) broken+=("$name") && say "$name: does not compile" && tail -20 build.log ;;
+    *) dead+=("$name") && say "$name: NOT NOTICED by $test" ;;
     esac
     patch --strip=1 --reverse --batch --quiet --no-backup-if-mismatch <"$repository/$patch" >/dev/null
 done

@@ -14,7 +14,7 @@ import tempfile
 import time
 
 PR_SET_PDEATHSIG = 1
-# It ends its command by SIGTERM, or when it is killed not at all.
+# `consul lock` ends its command with SIGTERM, but not if it is killed itself.
 HOLD = ': >"$1"; while kill -0 "$PPID" && [ ! -e "$2" ]; do sleep 0.02; done 2>&-'
 
 
