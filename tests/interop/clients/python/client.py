@@ -13,6 +13,7 @@ import redis
 import redis_lock
 from kazoo.client import KazooClient
 from kazoo.exceptions import LockTimeout
+from protocol import serve
 from pymemcache.client.base import Client
 
 
@@ -107,26 +108,7 @@ def main(library, node):
     package = {"redis-py": "redis"}.get(library, library)
     # That a lock is busy is what it is asked for, and no warning.
     logging.getLogger("redis_lock").setLevel(logging.ERROR)
-    locks = {}
-
-    def obey(word, name, ttl_ms=0, patience_ms=0):
-        if word == "unlock":
-            return "unlocked" if locks.pop(name).release() else "lost"
-        if word == "wait":
-            print("waiting", flush=True)
-        lock = kind(node, name, int(ttl_ms))
-        if not lock.acquire(int(patience_ms)):
-            return "busy"
-        locks[name] = lock
-        return "held"
-
-    print("ready", library, importlib.metadata.version(package), flush=True)
-    for line in sys.stdin:
-        try:
-            answer = obey(*line.split())
-        except Exception as error:
-            answer = f"error {type(error).__name__}: {error}".replace("\n", " ")
-        print(answer, flush=True)
+    serve(library, importlib.metadata.version(package), lambda name, ttl_ms: kind(node, name, ttl_ms))
 
 
 main(*sys.argv[1:])

@@ -3,7 +3,6 @@
 etcdctl.py PROGRAM HOST:PORT
 """
 
-import ctypes
 import os
 import pathlib
 import queue
@@ -15,13 +14,10 @@ import tempfile
 import threading
 import time
 
-PR_SET_PDEATHSIG = 1
+from protocol import die_with_parent, serve
+
 # It gives its command no standard input: what ends the command is a file, or the end of etcdctl.
 HOLD = 'echo "$ETCD_LOCK_KEY $ETCD_LOCK_REV"; while kill -0 "$PPID" && [ ! -e "$1" ]; do sleep 0.02; done 2>&-'
-
-
-def die_with_parent():
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Lock:
@@ -60,34 +56,15 @@ class Lock:
     def release(self):
         self.end.touch()
         self.process.wait()
+        return True
 
 
 def main(program, node):
     os.environ.update(ETCDCTL_API="3", ETCDCTL_ENDPOINTS=node)
     version = subprocess.run([program, "version"], stdout=subprocess.PIPE, text=True, check=True).stdout
-    locks = {}
+    version = re.search(r"etcdctl version: (\S+)", version)[1]
     with tempfile.TemporaryDirectory() as place:
-
-        def obey(word, name, ttl_ms=0, patience_ms=0):
-            if word == "unlock":
-                locks.pop(name).release()
-                return "unlocked"
-            if word == "wait":
-                print("waiting", flush=True)
-            lock = Lock(program, name, int(ttl_ms), place)
-            revision = lock.acquire(int(patience_ms))
-            if revision is None:
-                return "busy"
-            locks[name] = lock
-            return f"held {revision}"
-
-        print("ready etcdctl", re.search(r"etcdctl version: (\S+)", version)[1], flush=True)
-        for line in sys.stdin:
-            try:
-                answer = obey(*line.split())
-            except Exception as error:
-                answer = f"error {type(error).__name__}: {error}".replace("\n", " ")
-            print(answer, flush=True)
+        serve("etcdctl", version, lambda name, ttl_ms: Lock(program, name, ttl_ms, place))
 
 
 main(*sys.argv[1:])

@@ -7,11 +7,14 @@ import re
 import subprocess
 import sys
 
+from protocol import serve
 
-class Session:
-    """A session holds its lock until it is asked to release it, or ends."""
 
-    def __init__(self, node):
+class Lock:
+    """Its session holds it until it is asked to release it, or ends."""
+
+    def __init__(self, node, name):
+        self.name = name
         host, port = node.split(":")
         options = ["--no-defaults", "--batch", "--skip-column-names", "--unbuffered", "--skip-reconnect"]
         words = ["mariadb", *options, "--protocol=tcp", "--host", host, "--port", port, "--user", "root"]
@@ -22,6 +25,17 @@ class Session:
         print(f"{sql};", file=self.client.stdin, flush=True)
         return self.client.stdout.readline().strip()
 
+    def acquire(self, patience_ms):
+        if self.ask(f"SELECT GET_LOCK('{self.name}', {patience_ms / 1000})") != "1":
+            self.end()
+            return False
+        return True
+
+    def release(self):
+        released = self.ask(f"SELECT RELEASE_LOCK('{self.name}')")
+        self.end()
+        return released == "1"
+
     def end(self):
         self.client.stdin.close()
         self.client.wait()
@@ -29,30 +43,7 @@ class Session:
 
 def main(node):
     version = subprocess.run(["mariadb", "--version"], stdout=subprocess.PIPE, text=True, check=True).stdout
-    sessions = {}
-
-    def obey(word, name, ttl_ms=0, patience_ms=0):
-        if word == "unlock":
-            session = sessions.pop(name)
-            released = session.ask(f"SELECT RELEASE_LOCK('{name}')")
-            session.end()
-            return "unlocked" if released == "1" else "lost"
-        if word == "wait":
-            print("waiting", flush=True)
-        session = Session(node)
-        if session.ask(f"SELECT GET_LOCK('{name}', {int(patience_ms) / 1000})") != "1":
-            session.end()
-            return "busy"
-        sessions[name] = session
-        return "held"
-
-    print("ready mariadb", re.search(r"\d+\.\d+\.\d+", version)[0], flush=True)
-    for line in sys.stdin:
-        try:
-            answer = obey(*line.split())
-        except Exception as error:
-            answer = f"error {type(error).__name__}: {error}".replace("\n", " ")
-        print(answer, flush=True)
+    serve("mariadb", re.search(r"\d+\.\d+\.\d+", version)[0], lambda name, _ttl_ms: Lock(node, name))
 
 
 main(*sys.argv[1:])

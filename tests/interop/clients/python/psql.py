@@ -8,20 +8,35 @@ The key of a lock is the `hashtext` of its name.
 import subprocess
 import sys
 
+from protocol import serve
+
 SUFFIX = {"exclusive": "", "shared": "_shared"}
 # SQLSTATE lock_not_available, after `lock_timeout`.
 TOO_LATE = "55P03"
 
 
-class Session:
-    """A session holds its lock until it is asked to release it, or ends."""
+class Lock:
+    """Its session holds it until it is asked to release it, or ends."""
 
-    def __init__(self, node, patience_ms):
-        host, port = node.split(":")
+    def __init__(self, mode, node, name):
+        self.node, self.arguments = node, f"{SUFFIX[mode]}(hashtext('{name}'))"
+
+    def acquire(self, patience_ms):
+        host, port = self.node.split(":")
         where = f"host={host} port={port} user=postgres dbname=postgres options='-c lock_timeout={patience_ms}'"
         words = ["psql", "--no-psqlrc", "--no-align", "--tuples-only", "--quiet", where]
         pipes = dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
         self.client = subprocess.Popen(words, text=True, bufsize=1, **pipes)
+        take = "true FROM pg_advisory_lock" if patience_ms else "pg_try_advisory_lock"
+        if not self.ask(f"SELECT {take}{self.arguments}"):
+            self.end()
+            return False
+        return True
+
+    def release(self):
+        released = self.ask(f"SELECT pg_advisory_unlock{self.arguments}")
+        self.end()
+        return released
 
     def ask(self, sql):
         """Whether it returns true, and does so in time."""
@@ -41,33 +56,7 @@ class Session:
 
 def main(mode, node):
     version = subprocess.run(["psql", "--version"], stdout=subprocess.PIPE, text=True, check=True).stdout
-    sessions = {}
-
-    def obey(word, name, _ttl_ms=0, patience_ms=0):
-        arguments = f"{SUFFIX[mode]}(hashtext('{name}'))"
-        if word == "unlock":
-            session = sessions.pop(name)
-            released = session.ask(f"SELECT pg_advisory_unlock{arguments}")
-            session.end()
-            return "unlocked" if released else "lost"
-        take = f"pg_try_advisory_lock{arguments}"
-        if word == "wait":
-            print("waiting", flush=True)
-            take = f"true FROM pg_advisory_lock{arguments}"
-        session = Session(node, patience_ms)
-        if not session.ask(f"SELECT {take}"):
-            session.end()
-            return "busy"
-        sessions[name] = session
-        return "held"
-
-    print("ready psql", version.split()[2], flush=True)
-    for line in sys.stdin:
-        try:
-            answer = obey(*line.split())
-        except Exception as error:
-            answer = f"error {type(error).__name__}: {error}".replace("\n", " ")
-        print(answer, flush=True)
+    serve("psql", version.split()[2], lambda name, _ttl_ms: Lock(mode, node, name))
 
 
 main(*sys.argv[1:])
