@@ -134,15 +134,15 @@ fn commands(url: &str) -> Vec<Output> {
 }
 
 #[track_caller]
+fn assert_refused(output: &Output, planted: &str, text: &str) {
+    assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(78), ""), "{planted}: {}", output.stderr);
+    assert!(output.stderr.contains(text), "{planted}: {}", output.stderr);
+}
+
+#[track_caller]
 fn assert_nothing_runs(server: &Postgres, url: &str, planted: &str, text: &str) {
     for output in commands(url) {
-        assert_eq!(
-            (output.exit, output.stdout.as_str()),
-            (Exit::Code(78), ""),
-            "{planted}: {}",
-            output.stderr
-        );
-        assert!(output.stderr.contains(text), "{planted}: {}", output.stderr);
+        assert_refused(&output, planted, text);
     }
     for report in [doctor(url), init(url)] {
         assert_eq!(report.exit, Exit::Code(1), "{}", report.stdout);
@@ -197,14 +197,7 @@ fn nothing_planted_in_the_table_runs() {
 fn what_is_planted_is_found_on_todays_server() {
     let server = server(Plan::current());
     let refuses = |url: String, planted: &str, words: &str| {
-        let output = Dlock::run().backend(&url).sh("echo ran").output();
-        assert_eq!(
-            (output.exit, output.stdout.as_str()),
-            (Exit::Code(78), ""),
-            "{planted}: {}",
-            output.stderr
-        );
-        assert!(output.stderr.contains(words), "{planted}: {}", output.stderr);
+        assert_refused(&Dlock::run().backend(&url).sh("echo ran").output(), planted, words);
         assert_eq!(calls(&server), "f", "{planted}");
     };
     let table = format!("CREATE TABLE public.dlock_locks ({COLUMNS})");
