@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use serde::{Deserialize, Deserializer};
 
 struct Known {
-    secrets: Vec<String>,
+    secrets: BTreeSet<String>,
     /// The first bytes of those that are long enough.
     beginnings: BTreeSet<[u8; MIN_HIDDEN]>,
     /// The others.
@@ -20,16 +20,7 @@ struct Known {
 }
 
 impl Known {
-    const NOTHING: Known = Known { secrets: Vec::new(), beginnings: BTreeSet::new(), short: Vec::new() };
-
-    fn has(&self, secret: &str) -> bool {
-        let all = match secret.as_bytes().first_chunk() {
-            Some(first) if !self.beginnings.contains(first) => &[][..],
-            Some(_) => &self.secrets,
-            None => &self.short,
-        };
-        all.iter().any(|known| known == secret)
-    }
+    const NOTHING: Known = Known { secrets: BTreeSet::new(), beginnings: BTreeSet::new(), short: Vec::new() };
 
     /// Returns whether a text may contain a secret. Texts are many, and so may be secrets.
     fn may_be_in(&self, text: &str) -> bool {
@@ -46,7 +37,7 @@ impl Known {
             }
             None => self.short.push(secret.to_owned()),
         }
-        self.secrets.push(secret.to_owned());
+        self.secrets.insert(secret.to_owned());
     }
 }
 
@@ -77,7 +68,7 @@ pub fn keep(secret: &str) {
     let escaped = secret.escape_default().to_string().replace("\\'", "'");
     with_known(|known| {
         for form in [secret, &escaped] {
-            if !form.is_empty() && !known.has(form) {
+            if !form.is_empty() && !known.secrets.contains(form) {
                 known.add(form);
             }
         }
@@ -115,7 +106,7 @@ fn beginning(secret: &str) -> &str {
     &secret[..secret.ceil_char_boundary(MIN_HIDDEN)]
 }
 
-fn without(known: &[String], text: &str) -> String {
+fn without(known: &BTreeSet<String>, text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(first) = rest.chars().next() {
@@ -152,7 +143,7 @@ mod tests {
     use super::*;
 
     fn shown(secrets: &[&str], text: &str) -> String {
-        without(&secrets.iter().map(|secret| (*secret).to_owned()).collect::<Vec<_>>(), text)
+        without(&secrets.iter().map(|secret| (*secret).to_owned()).collect(), text)
     }
 
     #[test]
