@@ -10,6 +10,7 @@ use dlock::backend::admin::LockAdmin;
 use dlock::backend::registry;
 use dlock::backend::url::{Url, UrlError};
 use dlock::lock::Mode;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -221,6 +222,11 @@ pub fn open(url: &str) -> Box<dyn Backend> {
 
 /// Runs clients on one thread, as dlock does.
 pub fn on_one_thread<T>(clients: impl Future<Output = T>) -> T {
+    run(Box::pin(clients))
+}
+
+/// The same. The runtime is compiled for this one type, not for each of some thousand tests.
+fn run<T>(clients: Pin<Box<dyn Future<Output = T> + '_>>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     tokio::task::LocalSet::new().block_on(&runtime, clients)
 }
