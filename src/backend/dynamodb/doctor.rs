@@ -7,13 +7,14 @@ use futures_util::future::join_all;
 use serde_json::json;
 use tokio::time::sleep;
 
-use super::item::{Change, Content};
+use super::item::Change;
 use super::location::{Location, Recipe};
-use super::store::{DynamoStore, contender};
-use super::table::{Answer as Reply, Table, Written};
+use super::store::contender;
+use super::table::{Answer as Reply, Table};
 use crate::backend::StoreError;
 use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question};
 use crate::backend::ledger::Ledger;
+use crate::backend::ledger::dated::{Dated, Written};
 use crate::backend::ledger::polling::{CLOCK_LAG, PAUSE};
 use crate::backend::net::Protocol;
 use crate::backend::net::aws::doctor::{HOURS, RACERS, race_writes};
@@ -46,32 +47,33 @@ const WRITES: f64 = 0.625;
 /// ... and of reading 4 KB consistently.
 const READS: f64 = 0.125;
 
-impl DynamoStore {
+impl Table {
     /// Checks the table, and reports the findings to `diagnosis`.
     ///
     /// # Errors
     /// A configured file cannot be used, or the store fails during the checks.
-    pub(super) async fn examine_table(&mut self, diagnosis: &Diagnosis) -> Result<(), StoreError> {
-        let location = self.location.clone();
+    pub(super) async fn examine_table(&self, diagnosis: &Diagnosis) -> Result<(), StoreError> {
+        let location = &self.location;
         let (addresses, security) = (from_ref(&location.server), &location.security);
         let servers = Servers { addresses, security, remedies: &REMEDIES, fewer: "" };
         let log_in = async |mut server: Server<'_>| {
             let http = server.open_http(location.proxy.as_ref(), "/").await?;
             let table = async {
-                let mut table = Table::with(http, &location);
+                let mut table = Table::with(http, location);
                 if diagnosis.creates() {
-                    create(&mut table, &location, diagnosis).await?;
+                    create(&mut table, location, diagnosis).await?;
                 }
-                table.connect().await?;
+                table.open().await?;
                 Ok(table)
             };
             server.log_in("table", table).await
         };
         let Some((_, mut table)) = servers.log_in(diagnosis, log_in).await?.pop() else { return Ok(()) };
-        let found = format!("{} in {}, with the key {}", location.table, location.region, table.key().await?);
+        let found =
+            format!("{} in {}, with the key {}", location.table, location.region, table.attribute().await?);
         diagnosis.found(Finding::ok("table", found));
         diagnosis.found(Finding::ok("credentials", format!("from {}", table.source())));
-        if !expiry(&mut table, &location, diagnosis).await {
+        if !expiry(&mut table, location, diagnosis).await {
             return Ok(());
         }
         answers(location.recipe, diagnosis);
@@ -85,7 +87,7 @@ impl DynamoStore {
         let request = async || table.read(&key).await.map(drop);
         diagnosis.measure_latency("requests", request).await?;
         let name = LockName::new(&format!("dlock-doctor-{number}")).expect("letters and digits");
-        race::try_out_as(&name, || contender(location.clone()), diagnosis).await
+        race::try_out_as(&name, || contender(location), diagnosis).await
     }
 }
 
@@ -156,7 +158,7 @@ async fn expiry(table: &mut Table, location: &Location, diagnosis: &Diagnosis) -
 /// Reports whether the clock that counts agrees with that of this host.
 async fn clock(table: &mut Table, key: &str, diagnosis: &Diagnosis) -> Result<(), StoreError> {
     diagnosis.begin("clock");
-    let date = table.read(key).await?.date;
+    let date = table.read(key).await?.time;
     let agree = || Finding::ok("clock", "this host and the store agree to the minute");
     diagnosis.found(
         host_clock(date, "store", "requests are refused when the difference exceeds 5m")
@@ -168,17 +170,14 @@ async fn clock(table: &mut Table, key: &str, diagnosis: &Diagnosis) -> Result<()
 /// Writes an item under a condition.
 async fn write(table: &mut Table, key: &str, version: Option<&str>) -> Result<Option<String>, StoreError> {
     let attempt = random::id();
-    let written = table.write(key, &Change::Swap(version, &Ledger::default()), &attempt).await?;
+    let written = table.change(key, &Change::Swap(version, &Ledger::default()), &attempt).await?;
     Ok(matches!(written, Written::Stored(_)).then_some(attempt))
 }
 
 /// Writes an item with conditions that hold and conditions that do not, and reports whether the store tells them apart.
 async fn conditions(table: &mut Table, key: &str, diagnosis: &Diagnosis) -> Result<bool, StoreError> {
     diagnosis.begin("conditions");
-    let before = match table.read(key).await?.content {
-        Content::Lock(_, _, version) => Some(version),
-        _ => None,
-    };
+    let before = table.read(key).await?.found.version;
     let wrong = match write(table, key, before.as_deref()).await? {
         Some(first) => {
             let second = write(table, key, Some(&first)).await?;
@@ -202,8 +201,8 @@ async fn conditions(table: &mut Table, key: &str, diagnosis: &Diagnosis) -> Resu
 async fn racers(table: &Table, key: &str, diagnosis: &Diagnosis) -> Result<bool, StoreError> {
     let mut racers: Vec<Table> = (0..RACERS).map(|_| table.twin()).collect();
     race_writes(ANOTHER, diagnosis, async || {
-        let content = racers[0].read(key).await?.content;
-        let writes = racers.iter_mut().map(|one| write(one, key, content.version()));
+        let version = racers[0].read(key).await?.found.version;
+        let writes = racers.iter_mut().map(|one| write(one, key, version.as_deref()));
         let mut winners = 0;
         for written in join_all(writes).await {
             winners += usize::from(written?.is_some());

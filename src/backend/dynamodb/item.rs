@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::location::Recipe;
+use crate::backend::ledger::dated::Found;
 use crate::backend::ledger::document::Shortcut;
 use crate::backend::ledger::polling::CLOCK_LAG;
 use crate::backend::ledger::{HolderEntry, Ledger, Now, Unreadable};
@@ -26,17 +27,6 @@ struct Taken {
     wall: u64,
 }
 
-/// What a read has found.
-#[derive(Clone, Debug)]
-pub(super) enum Content {
-    /// There is no item.
-    Missing,
-    /// The item is not a lock.
-    Foreign(Unreadable),
-    /// Its ledger, the length of that, and its version.
-    Lock(Box<Ledger>, usize, String),
-}
-
 /// How an item is to be changed.
 pub(super) enum Change<'a> {
     /// It gets this ledger if it has this version; `None` stands for no item.
@@ -45,40 +35,27 @@ pub(super) enum Change<'a> {
     Take(&'a HolderEntry, Now),
 }
 
-impl Content {
-    /// Reads an item as it is in a reply.
-    pub fn of(item: Option<&Value>) -> Content {
-        let Some(item) = item.filter(|item| item.as_object().is_some_and(|item| !item.is_empty())) else {
-            return Content::Missing;
-        };
-        let text = |name: &str| item[name]["S"].as_str();
-        let (ledger, taken) = (text("ledger"), text("taken"));
-        let Some(version) = text("version").filter(|_| ledger.or(taken).is_some()) else {
-            return Content::Foreign(Unreadable::Damaged);
-        };
-        let length = ledger.map_or(0, str::len);
-        let ledger = ledger.map_or(Ok(Ledger::default()), |ledger| Ledger::parse(ledger.as_bytes()));
-        let ledger = ledger.and_then(|mut ledger| {
-            if let Some(taken) = taken {
-                let Taken { holder, clock, wall } =
-                    serde_json::from_str(taken).map_err(|_| Unreadable::Damaged)?;
-                Shortcut::TakeIfIdle(Box::new(holder)).apply(&mut ledger, Now { clock, wall });
-            }
-            Ok(ledger)
-        });
-        match ledger {
-            Ok(ledger) => Content::Lock(Box::new(ledger), length, version.to_owned()),
-            Err(why) => Content::Foreign(why),
+/// Reads an item as it is in a reply.
+pub(super) fn found(item: Option<&Value>) -> Found<String> {
+    let Some(item) = item.filter(|item| item.as_object().is_some_and(|item| !item.is_empty())) else {
+        return Found::nothing();
+    };
+    let text = |name: &str| item[name]["S"].as_str();
+    let (ledger, taken) = (text("ledger"), text("taken"));
+    let version = text("version").filter(|_| ledger.or(taken).is_some()).map(str::to_owned);
+    let length = ledger.map_or(0, str::len);
+    let read = || {
+        version.as_ref().ok_or(Unreadable::Damaged)?;
+        let mut ledger = ledger.map_or(Ok(Ledger::default()), |ledger| Ledger::parse(ledger.as_bytes()))?;
+        if let Some(taken) = taken {
+            let Taken { holder, clock, wall } =
+                serde_json::from_str(taken).map_err(|_| Unreadable::Damaged)?;
+            Shortcut::TakeIfIdle(Box::new(holder)).apply(&mut ledger, Now { clock, wall });
         }
-    }
-
-    /// Returns the version.
-    pub fn version(&self) -> Option<&str> {
-        match self {
-            Content::Lock(_, _, version) => Some(version),
-            _ => None,
-        }
-    }
+        Ok(ledger)
+    };
+    let ledger = read().map_err(|why: Unreadable| why.to_string());
+    Found { attempt: version.clone(), version, ledger, length }
 }
 
 impl Change<'_> {
@@ -161,9 +138,11 @@ mod tests {
             (json!({ "ledger": { "S": "{\"format\":1,\"fencing_token\":1}" } }), false),
             (json!({ "key": { "S": "x" }, "ownerName": { "S": "java" } }), false),
         ] {
-            assert_eq!(matches!(Content::of(Some(&item)), Content::Lock(..)), is_lock, "{item}");
+            assert_eq!(found(Some(&item)).ledger.is_ok(), is_lock, "{item}");
         }
-        assert!(matches!(Content::of(None), Content::Missing));
-        assert!(matches!(Content::of(Some(&json!({}))), Content::Missing));
+        for nothing in [None, Some(&json!({}))] {
+            let Found { version, ledger, .. } = found(nothing);
+            assert_eq!((version, ledger), (None, Ok(Ledger::default())));
+        }
     }
 }

@@ -15,6 +15,7 @@ use std::time::Duration;
 use self::lock_item::{Found, Item, digest_of};
 use super::table::{Table, Updated, date};
 use crate::backend::admin::Removal;
+use crate::backend::ledger::dated::ForeignLocks;
 use crate::backend::ledger::document::leased_gate::{
     Identity, LeasedGate, Passages, holder_name, identity_in,
 };
@@ -82,7 +83,7 @@ impl Items<'_> {
         before: Option<&Item>,
         after: &Item,
     ) -> Result<Found, StoreError> {
-        let request = after.request(before, &self.table.key().await?);
+        let request = after.request(before, &self.table.attribute().await?);
         let Updated { is_met, item, reply } = self.table.update(&self.key(name), request).await?;
         match item {
             _ if is_met => self.note(name, Found::Lock(after.clone()), &reply),
@@ -116,10 +117,10 @@ impl Items<'_> {
 
     /// Returns the store's time, which the first reply shows.
     async fn time(&mut self) -> Result<Duration, StoreError> {
-        if self.table.time().is_none() {
-            self.table.connect().await?;
+        if self.table.clock.is_none() {
+            self.table.open().await?;
         }
-        Ok(self.table.time().unwrap_or_default())
+        Ok(self.table.clock.map(|clock| clock.time()).unwrap_or_default())
     }
 }
 
@@ -194,16 +195,25 @@ pub(super) struct LockClient {
 }
 
 impl LockClient {
-    /// See [`DocumentStore::passed`](crate::backend::ledger::document::DocumentStore::passed).
-    pub fn passed(&self, purpose: &Purpose) -> Option<Identity> {
+    /// Rejects another kind of item, unless it has taken the place of one that is held: then the hold is lost.
+    fn check(&self, table: &Table, name: &LockName, purpose: &Purpose) -> Result<(), StoreError> {
+        let is_other = self.seen.get(name).is_some_and(|seen| seen.found == Found::Other);
+        if !is_other || matches!(purpose, Purpose::Renew(_) | Purpose::Release(_)) {
+            return Ok(());
+        }
+        let (key, table) = (table.location.lock_key(name), &table.location.table);
+        Err(StoreError::Config(format!(
+            "the item {key} of the table {table} is not a lock of AWS's lock client: another program uses it"
+        )))
+    }
+}
+
+impl ForeignLocks<Table> for LockClient {
+    fn passed(&self, purpose: &Purpose) -> Option<Identity> {
         self.passages.passed(purpose)
     }
 
-    /// See [`DocumentStore::observe_gate`](crate::backend::ledger::document::DocumentStore::observe_gate).
-    ///
-    /// # Errors
-    /// The store could not be queried, or there is another kind of item.
-    pub async fn observe(
+    async fn observe(
         &mut self,
         table: &mut Table,
         name: &LockName,
@@ -216,11 +226,7 @@ impl LockClient {
         Ok(occupants)
     }
 
-    /// See [`DocumentStore::pass_gate`](crate::backend::ledger::document::DocumentStore::pass_gate).
-    ///
-    /// # Errors
-    /// The store could not be queried, or there is another kind of item.
-    pub async fn pass(
+    async fn pass(
         &mut self,
         table: &mut Table,
         purpose: &Purpose,
@@ -232,23 +238,7 @@ impl LockClient {
         Ok(has_passed)
     }
 
-    /// Rejects another kind of item, unless it has taken the place of one that is held: then the hold is lost.
-    fn check(&self, table: &Table, name: &LockName, purpose: &Purpose) -> Result<(), StoreError> {
-        let is_other = self.seen.get(name).is_some_and(|seen| seen.found == Found::Other);
-        if !is_other || matches!(purpose, Purpose::Renew(_) | Purpose::Release(_)) {
-            return Ok(());
-        }
-        let (key, table) = (table.location.lock_key(name), &table.location.table);
-        Err(StoreError::Config(format!(
-            "the item {key} of the table {table} is not a lock of AWS's lock client: another program uses it"
-        )))
-    }
-
-    /// See [`DocumentStore::leave_gate`](crate::backend::ledger::document::DocumentStore::leave_gate).
-    ///
-    /// # Errors
-    /// The store could not be queried.
-    pub async fn leave(
+    async fn leave(
         &mut self,
         table: &mut Table,
         purpose: &Purpose,
@@ -259,11 +249,7 @@ impl LockClient {
         self.passages.leave(&mut items, purpose, claim, rest).await
     }
 
-    /// See [`Passages::end_others`].
-    ///
-    /// # Errors
-    /// The store could not be queried.
-    pub async fn end_others(
+    async fn end_others(
         &mut self,
         table: &mut Table,
         name: &LockName,
@@ -275,12 +261,7 @@ impl LockClient {
         self.passages.end_others(&mut items, name, purpose, before, after).await
     }
 
-    /// Returns whether the lock is free although nobody has called a waiter of this ledger: another program had it, or a dlock
-    /// that the ledger does not list. Asks only about those.
-    ///
-    /// # Errors
-    /// The store could not be queried.
-    pub async fn is_left(
+    async fn is_left(
         &mut self,
         table: &mut Table,
         name: &LockName,
@@ -291,6 +272,7 @@ impl LockClient {
             Found::Lock(item) => !seen.is_free && !identity_in(&item.owner).is_some_and(is_listed),
             Found::Nothing | Found::Other => false,
         };
+        // Nobody asks about those that are listed: they call the next waiter.
         let is_asked = self.seen.get(name).is_some_and(is_unlisted);
         let mut items = Items { table, seen: &mut self.seen };
         if is_asked {
@@ -300,11 +282,7 @@ impl LockClient {
         Ok(items.is_free(name) && ledger.holders.is_empty() && !has_call)
     }
 
-    /// See [`Store::end_foreign`](crate::backend::ledger::Store::end_foreign). The holder notices it by the version.
-    ///
-    /// # Errors
-    /// The store could not be queried.
-    pub async fn end_shown(
+    async fn end_shown(
         &mut self,
         table: &mut Table,
         name: &LockName,
@@ -313,6 +291,7 @@ impl LockClient {
         let mut items = Items { table, seen: &mut self.seen };
         match items.read(name).await? {
             Found::Lock(item) if !items.is_free(name) && shown.digest == Some(digest_of(&item.owner)) => {
+                // The holder notices it by the version.
                 let after = item.released();
                 let found = items.write(name, Some(&item), &after).await?;
                 Ok(if found == Found::Lock(after) { Removal::Removed } else { Removal::Changed })

@@ -5,13 +5,15 @@ use std::time::Duration;
 use hyper::http::{HeaderName, HeaderValue};
 use serde_json::{Value, json};
 
-use super::item::{Change, Content};
+use super::item::{Change, found};
 use super::location::Location;
+use crate::backend::ledger::dated::{Reading, Written};
+use crate::backend::ledger::polling::Shown;
 use crate::backend::net::Protocol;
 use crate::backend::net::aws::{Credentials, Scope, sign, skew};
 use crate::backend::net::http::{Client, Method, Reply, Request, shown};
 use crate::backend::{Outlook, StoreError};
-use crate::clock::{Moment, wall_micros};
+use crate::clock::wall_micros;
 use crate::lock::LockName;
 
 /// A key that was refused for one of these reasons may have been replaced at its source.
@@ -38,28 +40,8 @@ pub(super) struct Table {
     credentials: Credentials,
     /// The attribute that is its partition key, once that is known.
     key: Option<String>,
-    /// The store's time in the last reply, and when its request was sent.
-    clock: Option<(Duration, Moment)>,
-}
-
-/// An item as it was read.
-#[derive(Clone, Debug)]
-pub(super) struct Reading {
-    /// Its content.
-    pub content: Content,
-    /// The store's time in the reply, in whole seconds since 1970.
-    pub date: Duration,
-    /// When the request was sent.
-    pub sent: Moment,
-}
-
-/// How a conditional write has ended.
-#[derive(Debug)]
-pub(super) enum Written {
-    /// The item is as the attempt of this number has written it.
-    Stored(Reading),
-    /// It was not as expected, but so, if the store says how it was.
-    Changed(Option<Reading>),
+    /// What the store's clock has shown last.
+    pub clock: Option<Shown>,
 }
 
 /// What `UpdateItem` has made of an item.
@@ -109,7 +91,7 @@ impl Table {
     ///
     /// # Errors
     /// The store cannot be reached, or there are no credentials, or the table is not fit for locks.
-    pub async fn connect(&mut self) -> Result<(), StoreError> {
+    pub async fn open(&mut self) -> Result<(), StoreError> {
         if self.key.is_some() {
             self.credentials.keys().await?;
             return self.http.connect().await;
@@ -184,40 +166,20 @@ impl Table {
     /// Returns the name of the partition key.
     ///
     /// # Errors
-    /// As of [`connect`](Table::connect).
-    pub async fn key(&mut self) -> Result<String, StoreError> {
+    /// As of [`open`](Table::open).
+    pub async fn attribute(&mut self) -> Result<String, StoreError> {
         if self.key.is_none() {
-            self.connect().await?;
+            self.open().await?;
         }
         Ok(self.key.clone().unwrap_or_default())
-    }
-
-    /// Returns the store's time now, as far as it is known: it may be behind the true time by the fraction of a second, and
-    /// ahead of it by no more than a request takes.
-    pub fn time(&self) -> Option<Duration> {
-        self.clock.map(|(date, sent)| date + (Moment::now() - sent))
-    }
-
-    /// Returns what the store's clock has shown last, in whole seconds since 1970.
-    pub fn date(&self) -> Option<Duration> {
-        self.clock.map(|(date, _)| date)
-    }
-
-    /// Reads an item.
-    ///
-    /// # Errors
-    /// The store cannot be reached, refuses, or does not reply as DynamoDB does.
-    pub async fn read(&mut self, key: &str) -> Result<Reading, StoreError> {
-        let (item, reply) = self.get(key).await?;
-        reading(item.as_ref(), &reply)
     }
 
     /// Reads the attributes of an item; `None` if there is none.
     ///
     /// # Errors
-    /// As of [`read`](Table::read).
+    /// The store cannot be reached, refuses, or does not reply as DynamoDB does.
     pub async fn get(&mut self, key: &str) -> Result<(Option<Value>, Reply), StoreError> {
-        let attribute = self.key().await?;
+        let attribute = self.attribute().await?;
         let body = json!({
             "TableName": self.location.table,
             "Key": { attribute: { "S": key } },
@@ -233,31 +195,27 @@ impl Table {
     ///
     /// # Errors
     /// The store cannot be reached or does not reply, so that the item may be written; or it refuses.
-    pub async fn write(
+    pub async fn change(
         &mut self,
         key: &str,
         change: &Change<'_>,
         attempt: &str,
-    ) -> Result<Written, StoreError> {
-        let request = change.request(self.location.recipe, &self.key().await?, attempt);
+    ) -> Result<Written<String>, StoreError> {
+        let request = change.request(self.location.recipe, &self.attribute().await?, attempt);
         let Updated { is_met, item, reply } = self.update(key, request).await?;
-        if is_met {
-            return Ok(Written::Stored(reading(item.as_ref(), &reply)?));
+        let reading = |item: &Value| reading(Some(item), &reply);
+        match is_met {
+            true => Ok(Written::Stored(found(item.as_ref()))),
+            false => Ok(Written::Refused(item.as_ref().map(reading).transpose()?)),
         }
-        let was = item.map(|item| reading(Some(&item), &reply)).transpose()?;
-        Ok(match was {
-            // Something between here and the store may have sent the request twice.
-            Some(was) if was.content.version() == Some(attempt) => Written::Stored(was),
-            was => Written::Changed(was),
-        })
     }
 
     /// Changes an item by these expressions.
     ///
     /// # Errors
-    /// As of [`write`](Table::write).
+    /// As of [`change`](Table::change).
     pub async fn update(&mut self, key: &str, mut request: Value) -> Result<Updated, StoreError> {
-        let attribute = self.key().await?;
+        let attribute = self.attribute().await?;
         request["TableName"] = self.location.table.as_str().into();
         request["Key"] = json!({ attribute: { "S": key } });
         request["ReturnValues"] = "ALL_NEW".into();
@@ -272,26 +230,25 @@ impl Table {
         Ok(Updated { is_met, item, reply })
     }
 
-    /// Returns the names and the contents of all locks.
+    /// Visits the names and the items of all locks.
     ///
     /// # Errors
-    /// As of [`read`](Table::read).
-    pub async fn list(&mut self) -> Result<Vec<(LockName, Content)>, StoreError> {
-        let attribute = self.key().await?;
+    /// As of [`get`](Table::get).
+    pub async fn scan(&mut self, mut visit: impl FnMut(LockName, &Value)) -> Result<(), StoreError> {
+        let attribute = self.attribute().await?;
         let mut body = json!({ "TableName": self.location.table, "ConsistentRead": true });
-        let mut locks = Vec::new();
         loop {
             let mut page = self.call("Scan", &body).await?;
             for item in page["Items"].as_array().into_iter().flatten() {
                 let name = item[&attribute]["S"].as_str().and_then(|key| self.location.name_of(key));
                 // An item without a ledger is not one that dlock could have written.
                 if let Some(name) = name.filter(|_| !item["version"].is_null()) {
-                    locks.push((name, Content::of(Some(item))));
+                    visit(name, item);
                 }
             }
             match page["LastEvaluatedKey"].take() {
-                Value::Null => return Ok(locks),
-                last if last == body["ExclusiveStartKey"] => return Ok(locks),
+                Value::Null => return Ok(()),
+                last if last == body["ExclusiveStartKey"] => return Ok(()),
                 last => body["ExclusiveStartKey"] = last,
             }
         }
@@ -300,7 +257,7 @@ impl Table {
     /// Sends a request whose refusal is an error, and returns the reply.
     ///
     /// # Errors
-    /// As of [`read`](Table::read).
+    /// As of [`get`](Table::get).
     pub async fn call(&mut self, action: &'static str, body: &Value) -> Result<Value, StoreError> {
         match self.ask(action, body).await? {
             Answer::Done(value, _) => Ok(value),
@@ -335,9 +292,7 @@ impl Table {
         let scope = Scope { region: &self.location.region, service: "dynamodb" };
         sign(&mut request, &self.location.host, &keys, scope)?;
         let reply = self.http.send(request).await?;
-        if let Some(date) = reply.date() {
-            self.clock = Some((date, reply.sent));
-        }
+        self.clock = reply.date().map(|date| Shown { date, sent: reply.sent }).or(self.clock);
         let value: Value = serde_json::from_slice(&reply.body).unwrap_or_default();
         if reply.status.is_success() && value.is_object() {
             return Ok(Answer::Done(value, reply));
@@ -399,8 +354,8 @@ impl Table {
 }
 
 /// Returns the item in a reply.
-fn reading(item: Option<&Value>, reply: &Reply) -> Result<Reading, StoreError> {
-    Ok(Reading { content: Content::of(item), date: date(reply)?, sent: reply.sent })
+pub(super) fn reading(item: Option<&Value>, reply: &Reply) -> Result<Reading<String>, StoreError> {
+    Ok(Reading { found: found(item), time: date(reply)?, sent: reply.sent })
 }
 
 /// Returns the store's time in a reply.

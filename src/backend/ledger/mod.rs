@@ -4,7 +4,8 @@
 //! The decisions ([`decide`], and [`administer`] for operators) are pure functions of the ledger, of what only the store
 //! can [observe](Observed) and of the request. A [`Contender`] makes a [`Backend`](super::Backend) of them and of a
 //! [`Store`], which only stores ledgers and observes: it decides nothing. Most stores keep a ledger in one of two shapes:
-//! as one [document], or as [entries] of its contenders.
+//! as one [document], or as [entries] of its contenders. Of the documents, those of stores that are asked over HTTP and show
+//! the time in their replies are [dated].
 //!
 //! Used by the stores, except Redis, whose scripts decide the same (`tests/models/lockstep` compares both). What always
 //! holds: a decision depends on its arguments alone, without a socket or a clock, so that every interleaving of small cases
@@ -12,6 +13,7 @@
 
 pub mod administer;
 mod contender;
+pub mod dated;
 pub mod decide;
 pub mod document;
 mod driver;

@@ -10,7 +10,7 @@ use super::store::Effect;
 use super::value::{Ledger, WaiterEntry};
 use super::waiting::{Waiting, calls};
 use crate::backend::Change;
-use crate::clock::wall_micros;
+use crate::clock::{Moment, wall_micros};
 use crate::lock::LockName;
 use crate::random::jitter;
 
@@ -30,17 +30,39 @@ pub const PAUSE: Duration = Duration::from_millis(500);
 /// be called at any time, with others or because others have left: the longest pause is shorter than the time to claim the lock.
 const FURTHEST: u32 = 3;
 
-/// The waiter of one client, if it waits.
-#[derive(Default)]
-pub struct Poller {
+/// What the clock of a store has shown last.
+#[derive(Clone, Copy, Debug)]
+pub struct Shown {
+    /// Its time, in whole seconds since 1970.
+    pub date: Duration,
+    /// When the request was sent whose reply has shown it.
+    pub sent: Moment,
+}
+
+impl Shown {
+    /// Returns the time now, as far as it is known: it may be behind the true time by the fraction of a second, and ahead of it
+    /// by no more than a request takes.
+    pub fn time(&self) -> Duration {
+        self.date + (Moment::now() - self.sent)
+    }
+}
+
+/// The waiter of one client, if it waits, for a ledger with such a version.
+pub struct Poller<V> {
     waiting: Option<Waiting>,
     /// Its position in the queue, from 1; 0 if that is not known yet.
     position: u32,
     /// The version of the ledger that it has seen last.
-    seen: Option<String>,
+    seen: Option<V>,
 }
 
-impl Poller {
+impl<V> Default for Poller<V> {
+    fn default() -> Poller<V> {
+        Poller { waiting: None, position: 0, seen: None }
+    }
+}
+
+impl<V: Clone> Poller<V> {
     /// Returns whether the client waits.
     pub fn is_waiting(&self) -> bool {
         self.waiting.is_some()
@@ -52,8 +74,8 @@ impl Poller {
     }
 
     /// Returns the version of the ledger that the waiter has seen last.
-    pub fn seen(&self) -> Option<&str> {
-        self.seen.as_deref()
+    pub fn seen(&self) -> Option<&V> {
+        self.seen.as_ref()
     }
 
     /// The client does not wait any more.
@@ -69,11 +91,11 @@ impl Poller {
     }
 
     /// Notes what a change of the client, which has led to this ledger and version, means for it.
-    pub fn note(&mut self, name: &LockName, effect: Effect, ledger: &Ledger, version: Option<&str>) {
+    pub fn note(&mut self, name: &LockName, effect: Effect, ledger: &Ledger, version: Option<&V>) {
         Waiting::note(&mut self.waiting, name, effect, &calls(ledger));
         self.note_position(name, ledger);
         if self.waiting.as_ref().is_some_and(|waiting| waiting.name == *name) {
-            self.seen = version.map(str::to_owned);
+            self.seen = version.cloned();
         }
     }
 
@@ -86,7 +108,7 @@ impl Poller {
     }
 
     /// Returns what a ledger that was read, and its version, have changed for the waiter; `None` stands for no ledger.
-    pub fn change(&mut self, found: Option<(&Ledger, String)>) -> Option<Change> {
+    pub fn change(&mut self, found: Option<(&Ledger, V)>) -> Option<Change> {
         let waiting = self.waiting.as_mut()?;
         let calls = match found {
             None => None,

@@ -9,60 +9,28 @@ use sha2::{Digest, Sha256};
 
 use super::location::Location;
 use crate::backend::StoreError;
+use crate::backend::ledger::polling::Shown;
 use crate::backend::net::Protocol;
 use crate::backend::net::aws::{Credentials, Scope, element, elements, encoded, sign, skew};
 use crate::backend::net::http::{Client, Method, Reply, Request, shown};
-use crate::clock::Moment;
 use crate::lock::LockName;
 
 /// A key that was refused for one of these reasons may have been replaced at its source.
 const REPLACED: [&str; 4] = ["ExpiredToken", "InvalidToken", "TokenRefreshRequired", "InvalidAccessKeyId"];
+/// The object still has the entity tag that was named.
+pub(super) const NOT_MODIFIED: u16 = 304;
 /// The store has not carried out the request.
 const CONFLICT: u16 = 409;
 const PRECONDITION_FAILED: u16 = 412;
 
 /// A client of a bucket.
 pub(super) struct Bucket {
-    location: Location,
+    /// Where it is.
+    pub location: Location,
     http: Client,
     credentials: Credentials,
-    /// The store's time in the last reply.
-    date: Option<Duration>,
-}
-
-/// An object as it was read.
-#[derive(Clone, Debug)]
-pub(super) struct Reading {
-    /// Its content.
-    pub content: Content,
-    /// The store's time in the reply, in whole seconds since 1970.
-    pub date: Duration,
-    /// When the object was written, likewise; 0 if the reply does not say.
-    pub modified: Duration,
-    /// When the request was sent.
-    pub sent: Moment,
-}
-
-/// What a read has found.
-#[derive(Clone, Debug)]
-pub(super) enum Content {
-    /// There is no object.
-    Missing,
-    /// The object still has the entity tag that was named.
-    Unchanged,
-    /// Its content and its entity tag.
-    Object(Vec<u8>, String),
-}
-
-/// How a conditional write has ended.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Written {
-    /// The object now has this entity tag.
-    Stored(String),
-    /// It had another one than was named, ...
-    Changed,
-    /// ... or was being written by another client, or the reply does not say: perhaps it is stored.
-    Unknown,
+    /// What the store's clock has shown last.
+    pub clock: Option<Shown>,
 }
 
 impl Bucket {
@@ -75,14 +43,14 @@ impl Bucket {
     pub fn with(http: Client, location: &Location) -> Bucket {
         let credentials =
             Credentials::new(&location.security.credentials, &location.settings, &location.region);
-        Bucket { location: location.clone(), http, credentials, date: None }
+        Bucket { location: location.clone(), http, credentials, clock: None }
     }
 
     /// Opens the connection, if there is none, and finds the credentials.
     ///
     /// # Errors
     /// The store cannot be reached, or there are no credentials.
-    pub async fn connect(&mut self) -> Result<(), StoreError> {
+    pub async fn open(&mut self) -> Result<(), StoreError> {
         self.credentials.keys().await?;
         self.http.connect().await
     }
@@ -94,7 +62,7 @@ impl Bucket {
             location: self.location.clone(),
             http,
             credentials: self.credentials.clone(),
-            date: self.date,
+            clock: self.clock,
         }
     }
 
@@ -103,42 +71,35 @@ impl Bucket {
         self.credentials.source()
     }
 
-    /// Returns what the store's clock has shown last, in whole seconds since 1970.
-    pub fn date(&self) -> Option<Duration> {
-        self.date
-    }
-
-    /// Reads an object, unless it still has this entity tag.
+    /// Reads an object, unless it still has this entity tag. Returns the reply: with the object, or without it (304, 404).
     ///
     /// # Errors
     /// The store cannot be reached, refuses, or does not reply as S3 does.
-    pub async fn read(&mut self, key: &str, known: Option<&str>) -> Result<Reading, StoreError> {
+    pub async fn get(&mut self, key: &str, known: Option<&str>) -> Result<Reply, StoreError> {
         let path = self.location.path(key);
         let headers: Vec<_> = known.map(|tag| ("if-none-match", tag)).into_iter().collect();
         let reply = self.ask(Method::GET, &path, &headers, &[]).await?;
-        let content = match reply.status.as_u16() {
-            200 => Content::Object(reply.body.clone(), tag(&reply)?),
-            304 if known.is_some() => Content::Unchanged,
-            404 if code(&reply).as_deref() == Some("NoSuchKey") => Content::Missing,
+        match reply.status.as_u16() {
+            200 => {}
+            NOT_MODIFIED if known.is_some() => {}
+            404 if code(&reply).as_deref() == Some("NoSuchKey") => {}
             _ => return Err(self.failure(&reply, "s3:GetObject (and s3:ListBucket)").await),
-        };
-        let date =
-            reply.date().ok_or_else(|| StoreError::Config("the store's replies have no Date".into()))?;
+        }
         self.location.security.recognize(&self.location.server);
-        let modified = reply.time("last-modified").unwrap_or_default();
-        Ok(Reading { content, date, modified, sent: reply.sent })
+        Ok(reply)
     }
 
-    /// Writes an object if it still has this entity tag, or does not exist, without one.
+    /// Writes an object if it still has this entity tag, or does not exist, without one. Returns its entity tag; `None` if it
+    /// had another one, or was being written by another client, or the reply does not say: perhaps it is stored.
     ///
     /// # Errors
     /// The store cannot be reached or does not reply, so that the object may be written; or it refuses.
-    pub async fn write(
+    pub async fn put(
         &mut self,
         key: &str,
         version: Option<&str>,
         content: &[u8],
-    ) -> Result<Written, StoreError> {
+    ) -> Result<Option<String>, StoreError> {
         let path = self.location.path(key);
         let checksum = STANDARD.encode(Sha256::digest(content));
         let condition = version.map_or(("if-none-match", "*"), |tag| ("if-match", tag));
@@ -146,11 +107,10 @@ impl Bucket {
             [condition, ("content-type", "application/json"), ("x-amz-checksum-sha256", checksum.as_str())];
         let reply = self.ask(Method::PUT, &path, &headers, content).await?;
         match reply.status.as_u16() {
-            200 => Ok(reply.header("etag").map_or(Written::Unknown, |tag| Written::Stored(tag.to_owned()))),
-            PRECONDITION_FAILED => Ok(Written::Changed),
-            CONFLICT => Ok(Written::Unknown),
+            200 => Ok(reply.header("etag").map(str::to_owned)),
+            PRECONDITION_FAILED | CONFLICT => Ok(None),
             // The object to be replaced has been deleted.
-            404 if version.is_some() && code(&reply).as_deref() == Some("NoSuchKey") => Ok(Written::Changed),
+            404 if version.is_some() && code(&reply).as_deref() == Some("NoSuchKey") => Ok(None),
             501 => Err(StoreError::Config(
                 "the store does not support conditional writes (If-Match, If-None-Match), so it cannot hold locks".into(),
             )),
@@ -161,7 +121,7 @@ impl Bucket {
     /// Returns the keys of all locks, with the name of each, if its key contains it.
     ///
     /// # Errors
-    /// As of [`read`](Bucket::read).
+    /// As of [`get`](Bucket::get).
     pub async fn list(&mut self) -> Result<Vec<(String, Option<LockName>)>, StoreError> {
         let (mut locks, mut next) = (Vec::new(), None::<String>);
         loop {
@@ -186,7 +146,7 @@ impl Bucket {
     /// Asks for a property of the bucket, and returns the reply in XML.
     ///
     /// # Errors
-    /// As of [`read`](Bucket::read).
+    /// As of [`get`](Bucket::get).
     pub async fn query(&mut self, query: &str, action: &str) -> Result<String, StoreError> {
         let base = self.location.base.clone();
         let reply = self.ask(Method::GET, &format!("{base}/?{query}"), &[], &[]).await?;
@@ -233,7 +193,7 @@ impl Bucket {
         let scope = Scope { region: &self.location.region, service: "s3" };
         sign(&mut request, &self.location.host, &keys, scope)?;
         let reply = self.http.send(request).await?;
-        self.date = reply.date().or(self.date);
+        self.clock = reply.date().map(|date| Shown { date, sent: reply.sent }).or(self.clock);
         Ok(reply)
     }
 
@@ -282,12 +242,12 @@ impl Bucket {
     }
 }
 
-/// Returns the entity tag in a reply.
-fn tag(reply: &Reply) -> Result<String, StoreError> {
-    let tag = reply.header("etag").map(str::to_owned);
-    tag.ok_or_else(|| {
-        StoreError::Config("the server does not reply as S3 does: an object without an ETag".into())
-    })
+/// Returns the store's time in a reply.
+///
+/// # Errors
+/// It has none.
+pub(super) fn date(reply: &Reply) -> Result<Duration, StoreError> {
+    reply.date().ok_or_else(|| StoreError::Config("the store's replies have no Date".into()))
 }
 
 fn text(reply: &Reply) -> String {

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use super::bucket::{Bucket, Content, Reading, Written};
-use super::store::{S3Store, contender};
+use super::bucket::{Bucket, date};
+use super::store::contender;
 use crate::backend::StoreError;
 use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question};
+use crate::backend::ledger::dated::Dated;
 use crate::backend::ledger::polling::{CLOCK_LAG, PAUSE};
 use crate::backend::net::Protocol;
 use crate::backend::net::aws::doctor::{HOURS, RACERS, race_writes};
@@ -39,19 +40,19 @@ const WRITES: f64 = 0.005;
 /// ... and of reading.
 const READS: f64 = 0.0004;
 
-impl S3Store {
+impl Bucket {
     /// Checks the bucket, and reports the findings to `diagnosis`.
     ///
     /// # Errors
     /// A configured file cannot be used, or the store fails during the checks.
-    pub(super) async fn examine_bucket(&mut self, diagnosis: &Diagnosis) -> Result<(), StoreError> {
-        let location = self.location.clone();
+    pub(super) async fn examine_bucket(&self, diagnosis: &Diagnosis) -> Result<(), StoreError> {
+        let location = &self.location;
         let (addresses, security) = (from_ref(&location.server), &location.security);
         let servers = Servers { addresses, security, remedies: &REMEDIES, fewer: "" };
         let log_in = async |mut server: Server<'_>| {
             let http = server.open_http(location.proxy.as_ref(), "/").await?;
             let bucket = async {
-                let mut bucket = Bucket::with(http, &location);
+                let mut bucket = Bucket::with(http, location);
                 bucket.query("list-type=2&max-keys=1", "s3:ListBucket").await?;
                 security.recognize(&location.server);
                 Ok(bucket)
@@ -70,10 +71,10 @@ impl S3Store {
             return Ok(());
         }
         clock(&mut bucket, &key, diagnosis).await?;
-        let request = async || bucket.read(&key, None).await.map(drop);
+        let request = async || bucket.read(&key).await.map(drop);
         diagnosis.measure_latency("requests", request).await?;
         let name = LockName::new(&format!("dlock-doctor-{number}")).expect("letters and digits");
-        race::try_out_as(&name, || contender(location.clone()), diagnosis).await
+        race::try_out_as(&name, || contender(location), diagnosis).await
     }
 }
 
@@ -117,7 +118,8 @@ async fn properties(bucket: &mut Bucket, diagnosis: &Diagnosis) {
 /// Reports whether the clocks that count agree: those of the store, in a reply right after a write, and that of this host.
 async fn clock(bucket: &mut Bucket, key: &str, diagnosis: &Diagnosis) -> Result<(), StoreError> {
     diagnosis.begin("clock");
-    let Reading { date, modified, .. } = bucket.read(key, None).await?;
+    let reply = bucket.get(key, None).await?;
+    let (date, modified) = (date(&reply)?, reply.time("last-modified").unwrap_or_default());
     let difference = date.abs_diff(modified);
     diagnosis.found(if difference > CLOCK_LAG {
         let shown = show(Duration::from_secs(difference.as_secs()));
@@ -142,26 +144,22 @@ async fn clock(bucket: &mut Bucket, key: &str, diagnosis: &Diagnosis) -> Result<
 async fn conditions(bucket: &mut Bucket, key: &str, diagnosis: &Diagnosis) -> Result<bool, StoreError> {
     diagnosis.begin("conditions");
     let content = || format!("\"{}\"", random::id()).into_bytes();
-    let before = match bucket.read(key, None).await?.content {
-        Content::Object(_, tag) => Some(tag),
-        _ => None,
-    };
-    let first = bucket.write(key, before.as_deref(), &content()).await?;
-    let wrong = match first {
-        Written::Stored(tag) => {
-            let second = bucket.write(key, Some(&tag), &content()).await?;
-            let stale = bucket.write(key, Some(&tag), &content()).await?;
-            let anew = bucket.write(key, None, &content()).await?;
+    let before = bucket.read(key).await?.found.version;
+    let wrong = match bucket.put(key, before.as_deref(), &content()).await? {
+        Some(tag) => {
+            let second = bucket.put(key, Some(&tag), &content()).await?;
+            let stale = bucket.put(key, Some(&tag), &content()).await?;
+            let anew = bucket.put(key, None, &content()).await?;
             match (second, stale, anew) {
-                (Written::Stored(_), Written::Changed, Written::Changed) => None,
-                (Written::Stored(_), Written::Stored(_), _) => Some("a write with a stale If-Match succeeds"),
-                (Written::Stored(_), _, Written::Stored(_)) => {
+                (Some(_), None, None) => None,
+                (Some(_), Some(_), _) => Some("a write with a stale If-Match succeeds"),
+                (Some(_), None, Some(_)) => {
                     Some("a write with If-None-Match: * succeeds although the object exists")
                 }
-                _ => Some("a write with the current If-Match fails"),
+                (None, ..) => Some("a write with the current If-Match fails"),
             }
         }
-        _ => Some("a write whose condition holds fails"),
+        None => Some("a write whose condition holds fails"),
     };
     Ok(report_conditions(wrong, "If-Match and If-None-Match are honoured", ANOTHER, diagnosis))
 }
@@ -170,14 +168,13 @@ async fn conditions(bucket: &mut Bucket, key: &str, diagnosis: &Diagnosis) -> Re
 async fn racers(bucket: &Bucket, key: &str, diagnosis: &Diagnosis) -> Result<bool, StoreError> {
     let mut racers: Vec<Bucket> = (0..RACERS).map(|_| bucket.twin()).collect();
     race_writes(ANOTHER, diagnosis, async || {
-        let Content::Object(_, tag) = racers[0].read(key, None).await?.content else { return Ok(0) };
+        let Some(tag) = racers[0].read(key).await?.found.version else { return Ok(0) };
         let content: Vec<Vec<u8>> =
             racers.iter().map(|_| format!("\"{}\"", random::id()).into_bytes()).collect();
-        let writes =
-            racers.iter_mut().zip(&content).map(|(one, content)| one.write(key, Some(&tag), content));
+        let writes = racers.iter_mut().zip(&content).map(|(one, content)| one.put(key, Some(&tag), content));
         let mut winners = 0;
         for written in join_all(writes).await {
-            winners += usize::from(matches!(written?, Written::Stored(_)));
+            winners += usize::from(written?.is_some());
         }
         Ok(winners)
     })

@@ -1,0 +1,261 @@
+//! Stores that swap values by their versions over HTTP, and whose clock is that of their replies (`Date`): a client says how
+//! a value is read and written, and [`DatedStore`] makes a store of ledgers of it.
+//!
+//! Used by S3 and DynamoDB. What always holds: every write has the number of an attempt of its own, by which its author
+//! recognises it if its reply was lost.
+
+mod driver;
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::time::Duration;
+
+pub use self::driver::DatedStore;
+use super::document::Occupant;
+use super::observed::Now;
+use super::polling::Shown;
+use super::store::Purpose;
+use super::value::{HolderEntry, Ledger};
+use crate::backend::StoreError;
+use crate::backend::admin::Removal;
+use crate::backend::diagnosis::Diagnosis;
+use crate::clock::Moment;
+use crate::lock::{Claim, Holder, LockName};
+
+/// A client of such a store: its requests, and what the replies say.
+pub trait Dated: Sized {
+    /// The version of a value. It is never used again.
+    type Version: Clone + PartialEq;
+
+    /// The locks of another program in front of the ledgers; [`Infallible`] without any.
+    type Gate: ForeignLocks<Self>;
+
+    /// No waiter is added to a ledger beyond this length.
+    const LONGEST: usize;
+
+    /// The store can write a holder of an idle lock without reading its ledger, see [`take`](Dated::take).
+    const TAKES: bool = false;
+
+    /// A renewal writes the ledger as this client has seen it last, without reading it before.
+    const TOUCHES: bool = false;
+
+    /// See [`Backend::display`](crate::backend::Backend::display).
+    fn display(&self) -> &str;
+
+    /// See [`Backend::connect`](crate::backend::Backend::connect). With [shortcuts](Dated::TAKES), the store's clock is known
+    /// then.
+    fn connect(&mut self) -> impl Future<Output = Result<(), StoreError>>;
+
+    /// Returns what the store's clock has shown last.
+    fn clock(&self) -> Option<Shown>;
+
+    /// Returns the key of a lock.
+    fn key(&self, name: &LockName) -> String;
+
+    /// Returns whether the key of a lock contains its name; otherwise the ledger has it.
+    fn contains_name(&self, _name: &LockName) -> bool {
+        true
+    }
+
+    /// Returns what is at a key, in words.
+    fn described(&self, key: &str) -> String;
+
+    /// Reads a value.
+    ///
+    /// # Errors
+    /// The store cannot be reached, refuses, or does not reply as such a store does.
+    fn read(&mut self, key: &str) -> impl Future<Output = Result<Reading<Self::Version>, StoreError>>;
+
+    /// Reads a value that was seen at this version; `None` if the store says that it still has it.
+    ///
+    /// # Errors
+    /// As of [`read`](Dated::read).
+    fn read_again(
+        &mut self,
+        key: &str,
+        _seen: Option<&Self::Version>,
+    ) -> impl Future<Output = Result<Option<Reading<Self::Version>>, StoreError>> {
+        async move { self.read(key).await.map(Some) }
+    }
+
+    /// Writes a value if it is still of the version that the change expects.
+    ///
+    /// # Errors
+    /// The store cannot be reached or does not reply, so that the value may be written; or it refuses.
+    fn write(
+        &mut self,
+        key: &str,
+        change: &Change<'_, Self::Version>,
+    ) -> impl Future<Output = Result<Written<Self::Version>, StoreError>>;
+
+    /// Writes a holder, whose times count from now, if its lock is idle or has no value.
+    ///
+    /// # Errors
+    /// As of [`write`](Dated::write).
+    fn take(
+        &mut self,
+        _key: &str,
+        _holder: &HolderEntry,
+        _now: Now,
+        _attempt: &str,
+    ) -> impl Future<Output = Result<Written<Self::Version>, StoreError>> {
+        async { Ok(Written::Refused(None)) }
+    }
+
+    /// Visits all locks: the name of each, if its key contains it, and its ledger, if that can be read.
+    ///
+    /// # Errors
+    /// As of [`read`](Dated::read).
+    fn visit(
+        &mut self,
+        visit: impl FnMut(Option<LockName>, Option<Ledger>),
+    ) -> impl Future<Output = Result<(), StoreError>>;
+
+    /// See [`LockAdmin::examine`](crate::backend::admin::LockAdmin::examine).
+    fn examine(&mut self, diagnosis: &Diagnosis) -> impl Future<Output = Result<(), StoreError>>;
+}
+
+/// A value as it is stored.
+#[derive(Debug)]
+pub struct Found<V> {
+    /// Its version; `None` if there is no value.
+    pub version: Option<V>,
+    /// Its ledger, which is empty if there is no value, or why the value is not a lock.
+    pub ledger: Result<Ledger, String>,
+    /// The length of the ledger, as it is stored.
+    pub length: usize,
+    /// The number of the attempt that has written it.
+    pub attempt: Option<String>,
+}
+
+impl<V> Found<V> {
+    /// There is no value.
+    pub fn nothing() -> Found<V> {
+        Found { version: None, ledger: Ok(Ledger::default()), length: 0, attempt: None }
+    }
+}
+
+/// A value as it was read.
+#[derive(Debug)]
+pub struct Reading<V> {
+    /// What was found.
+    pub found: Found<V>,
+    /// The store's time, as far as it is known, since 1970.
+    pub time: Duration,
+    /// When the request was sent.
+    pub sent: Moment,
+}
+
+/// What a value is to become.
+#[derive(Debug)]
+pub struct Change<'a, V> {
+    /// The version that is expected; `None` stands for no value.
+    pub version: Option<&'a V>,
+    /// The new ledger.
+    pub ledger: &'a Ledger,
+    /// Identifies the attempt to write it.
+    pub attempt: &'a str,
+}
+
+/// How a conditional write has ended.
+#[derive(Debug)]
+pub enum Written<V> {
+    /// The value is as it was written.
+    Stored(Found<V>),
+    /// It was not as expected, but so, if the store says how it was: perhaps as this very write has changed it.
+    Refused(Option<Reading<V>>),
+}
+
+/// The locks of another program, as a [gate](super::document::DocumentStore::observe_gate) with a lease in front of the
+/// ledgers of a client. Each method can fail if the store cannot be queried.
+pub trait ForeignLocks<C> {
+    /// See [`DocumentStore::passed`](super::document::DocumentStore::passed).
+    fn passed(&self, _purpose: &Purpose) -> Option<(u64, u64)> {
+        None
+    }
+
+    /// See [`DocumentStore::observe_gate`](super::document::DocumentStore::observe_gate).
+    ///
+    /// # Errors
+    /// The lock is in an unknown format.
+    fn observe(
+        &mut self,
+        _client: &mut C,
+        _name: &LockName,
+        _purpose: &Purpose,
+        _ledger: &Ledger,
+    ) -> impl Future<Output = Result<Vec<Occupant>, StoreError>> {
+        async { Ok(Vec::new()) }
+    }
+
+    /// See [`DocumentStore::pass_gate`](super::document::DocumentStore::pass_gate).
+    ///
+    /// # Errors
+    /// The lock is in an unknown format.
+    fn pass(
+        &mut self,
+        _client: &mut C,
+        _purpose: &Purpose,
+        _claim: &Claim,
+    ) -> impl Future<Output = Result<bool, StoreError>> {
+        async { Ok(true) }
+    }
+
+    /// See [`DocumentStore::leave_gate`](super::document::DocumentStore::leave_gate).
+    ///
+    /// # Errors
+    /// None besides that.
+    fn leave(
+        &mut self,
+        _client: &mut C,
+        _purpose: &Purpose,
+        _claim: &Claim,
+        _rest: Duration,
+    ) -> impl Future<Output = Result<bool, StoreError>> {
+        async { Ok(true) }
+    }
+
+    /// See [`Passages::end_others`](super::document::leased_gate::Passages::end_others).
+    ///
+    /// # Errors
+    /// None besides that.
+    fn end_others(
+        &mut self,
+        _client: &mut C,
+        _name: &LockName,
+        _purpose: &Purpose,
+        _before: &Ledger,
+        _after: &Ledger,
+    ) -> impl Future<Output = Result<(), StoreError>> {
+        async { Ok(()) }
+    }
+
+    /// Returns whether the lock is free although nobody has called a waiter of this ledger: another program had it, or a dlock
+    /// that the ledger does not list.
+    ///
+    /// # Errors
+    /// None besides that.
+    fn is_left(
+        &mut self,
+        _client: &mut C,
+        _name: &LockName,
+        _ledger: &Ledger,
+    ) -> impl Future<Output = Result<bool, StoreError>> {
+        async { Ok(false) }
+    }
+
+    /// See [`Store::end_foreign`](super::Store::end_foreign).
+    ///
+    /// # Errors
+    /// None besides that.
+    fn end_shown(
+        &mut self,
+        _client: &mut C,
+        _name: &LockName,
+        _shown: &Holder,
+    ) -> impl Future<Output = Result<Removal, StoreError>> {
+        async { Ok(Removal::Impossible) }
+    }
+}
+
+impl<C> ForeignLocks<C> for Infallible {}
