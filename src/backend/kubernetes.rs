@@ -65,6 +65,6 @@ impl backend::Location for Location {
     }
 
     fn open(&self) -> Box<dyn LockAdmin> {
-        Box::new(store::contender(self.clone()))
+        Box::new(store::contender(self))
     }
 }

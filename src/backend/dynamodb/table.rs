@@ -292,7 +292,10 @@ impl Table {
         let scope = Scope { region: &self.location.region, service: "dynamodb" };
         sign(&mut request, &self.location.host, &keys, scope)?;
         let reply = self.http.send(request).await?;
-        self.clock = reply.date().map(|date| Shown { date, sent: reply.sent }).or(self.clock);
+        self.clock = reply
+            .date()
+            .map(|date| Shown { date, sent: reply.sent, received: reply.received })
+            .or(self.clock);
         let value: Value = serde_json::from_slice(&reply.body).unwrap_or_default();
         if reply.status.is_success() && value.is_object() {
             return Ok(Answer::Done(value, reply));

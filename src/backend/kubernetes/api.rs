@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::lease::Lease;
 use super::location::Location;
+use crate::backend::ledger::polling::Shown;
 use crate::backend::net::Protocol;
 use crate::backend::net::http::{Client, Lines, Method, Reply, Request, shown};
 use crate::backend::{Outlook, StoreError};
@@ -24,8 +25,8 @@ pub(super) const GONE: u16 = 410;
 pub(super) struct Api {
     location: Location,
     http: Option<Client>,
-    /// What the server's clock has shown last, when that was asked for, and when it was known.
-    clock: Option<(Duration, Moment, Moment)>,
+    /// What the server's clock has shown last.
+    pub clock: Option<Shown>,
 }
 
 /// A Lease as it was read.
@@ -77,24 +78,6 @@ impl Api {
         http.connect().await?;
         self.http = Some(http);
         Ok(())
-    }
-
-    /// Returns the server's time now, as far as a reply has shown it: it may be behind the true time by the fraction of a
-    /// second, and ahead of it by no more than a request takes.
-    pub fn time(&self) -> Option<Duration> {
-        self.clock.map(|(date, sent, _)| date + (Moment::now() - sent))
-    }
-
-    /// Returns a time that the server's clock has reached by now, and the moment from which a lease counts that is decided on by
-    /// it: the time is behind by as much as the last request took.
-    pub fn past(&self) -> Option<(Duration, Moment)> {
-        let ((date, sent, received), now) = (self.clock?, Moment::now());
-        Some((date + (now - received), now.saturating_sub(received - sent)))
-    }
-
-    /// Returns what the server's clock has shown last, in whole seconds since 1970.
-    pub fn date(&self) -> Option<Duration> {
-        self.clock.map(|(date, ..)| date)
     }
 
     /// Reads a Lease.
@@ -205,7 +188,7 @@ impl Api {
         self.http = Some(http);
         // Whatever stands before the server replies with other statuses, too.
         if let Some(date) = reply.date().filter(|_| reply.status.is_success()) {
-            self.clock = Some((date, reply.sent, reply.received));
+            self.clock = Some(Shown { date, sent: reply.sent, received: reply.received });
         }
         Ok(reply)
     }

@@ -4,11 +4,12 @@ use std::slice::from_ref;
 use std::time::Duration;
 
 use super::api::Api;
-use super::lease::{Change, Lease};
+use super::lease::Lease;
 use super::location::{Location, probe_name};
-use super::store::{KubernetesStore, contender};
+use super::store::{Leases, contender};
 use crate::backend::StoreError;
 use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question};
+use crate::backend::ledger::dated::Change;
 use crate::backend::ledger::polling::{CLOCK_LAG, at};
 use crate::backend::ledger::{Ledger, Now};
 use crate::backend::net::Protocol;
@@ -39,13 +40,13 @@ const REMEDIES: Remedies = Remedies {
 };
 const ANOTHER: &str = "ask the API server itself: something in between changes or repeats requests";
 
-impl KubernetesStore {
+impl Leases {
     /// Checks the server, and reports the findings to `diagnosis`.
     ///
     /// # Errors
     /// The configuration cannot be used, or the server fails during the checks.
-    pub(super) async fn examine_cluster(&mut self, diagnosis: &Diagnosis) -> Result<(), StoreError> {
-        let location = self.location.clone();
+    pub(super) async fn examine_cluster(&self, diagnosis: &Diagnosis) -> Result<(), StoreError> {
+        let location = &self.location;
         let cluster = location.cluster()?;
         let (address, security) = (cluster.server.address(), &cluster.security);
         let servers = Servers { addresses: from_ref(&address), security, remedies: &REMEDIES, fewer: "" };
@@ -54,7 +55,7 @@ impl KubernetesStore {
         let log_in = async |mut server: Server<'_>| {
             let http = server.open_http(cluster.proxy.as_ref(), "/version").await?;
             let api = async {
-                let mut api = Api::with(http, &location);
+                let mut api = Api::with(http, location);
                 api.read(&probe).await?;
                 Ok(api)
             };
@@ -65,13 +66,13 @@ impl KubernetesStore {
         diagnosis.found(Finding::ok("leases", found));
         diagnosis.found(Finding::ok("credentials", format!("from {}", cluster.source)));
         answers(diagnosis);
-        let Some(apart) = conditions(&mut api, &location, &probe, diagnosis).await? else { return Ok(()) };
-        watch(&mut api, &location, &probe, diagnosis).await?;
+        let Some(apart) = conditions(&mut api, location, &probe, diagnosis).await? else { return Ok(()) };
+        watch(&mut api, location, &probe, diagnosis).await?;
         clock(&api, apart, diagnosis);
         let request = async || api.read(&probe).await.map(drop);
         diagnosis.measure_latency("requests", request).await?;
         let name = LockName::new(&format!("dlock-doctor-{number}")).expect("letters and digits");
-        race::try_out_as(&name, || contender(location.clone()), diagnosis).await
+        race::try_out_as(&name, || contender(location), diagnosis).await
     }
 }
 
@@ -87,7 +88,7 @@ async fn conditions(
     let (found, attempt) = (api.read(key).await?, random::id());
     let (now, empty) = (at(found.time), Ledger::default());
     let held = held(now);
-    let change = Change { before: &empty, after: &held, attempt: &attempt, now };
+    let change = Change { version: None, before: &empty, ledger: &held, attempt: &attempt, now };
     let fresh = Lease::new(&location.namespace, key);
     let sent = Moment::now();
     let first = match &found.lease {
@@ -95,7 +96,10 @@ async fn conditions(
         None => api.write(key, true, fresh.changed(&change)).await?,
     };
     let took = Moment::now() - sent;
-    let (date, changed) = (api.date().unwrap_or_default(), first.as_ref().and_then(|first| first.changed));
+    let (date, changed) = (
+        api.clock.map(|clock| clock.date).unwrap_or_default(),
+        first.as_ref().and_then(|first| first.changed),
+    );
     let apart = match changed {
         Some(changed) if changed > date => changed - date,
         Some(changed) => (date - changed).saturating_sub(took),
@@ -104,7 +108,7 @@ async fn conditions(
     let wrong = match first {
         Some(first) => {
             let attempt = random::id();
-            let change = Change { before: &held, after: &empty, attempt: &attempt, now };
+            let change = Change { before: &held, ledger: &empty, attempt: &attempt, ..change };
             let second = api.write(key, false, first.changed(&change)).await?;
             let attempt = random::id();
             let change = Change { attempt: &attempt, ..change };
@@ -174,7 +178,8 @@ fn clock(api: &Api, apart: Duration, diagnosis: &Diagnosis) {
     }
     let refused = "credentials and certificates may seem to have expired";
     let agree = || Finding::ok("clock", "this host and the server agree to the minute");
-    diagnosis.found(host_clock(api.time().unwrap_or_default(), "server", refused).unwrap_or_else(agree));
+    let now = api.clock.map(|clock| clock.time()).unwrap_or_default();
+    diagnosis.found(host_clock(now, "server", refused).unwrap_or_else(agree));
 }
 
 fn answers(diagnosis: &Diagnosis) {

@@ -15,6 +15,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
+use crate::backend::ledger::dated::Change;
 use crate::backend::ledger::polling::CLOCK_LAG;
 use crate::backend::ledger::{HolderEntry, Ledger, Now, Unreadable};
 use crate::hex;
@@ -25,7 +26,7 @@ pub(super) const LEDGER: &str = "dlock-ledger";
 const DIGITS: usize = 16;
 
 /// A Lease as it was read.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Lease {
     /// All that is to be written again, known or not.
     object: Value,
@@ -49,18 +50,6 @@ pub(super) enum Unusable {
     Elected,
     #[error("its annotation {LEDGER}: {0}")]
     Unreadable(Unreadable),
-}
-
-/// What a Lease is to become.
-pub(super) struct Change<'a> {
-    /// The ledger that it has.
-    pub before: &'a Ledger,
-    /// The one that it gets.
-    pub after: &'a Ledger,
-    /// Identifies the attempt to write it.
-    pub attempt: &'a str,
-    /// The server's time.
-    pub now: Now,
 }
 
 impl Lease {
@@ -159,8 +148,8 @@ impl Lease {
     }
 
     /// Returns what is to be written. The version stays in it, if it has one: the server refuses it for another one.
-    pub fn changed(&self, change: &Change<'_>) -> Vec<u8> {
-        let Change { before, after, attempt, now } = change;
+    pub fn changed(&self, change: &Change<'_, Lease>) -> Vec<u8> {
+        let Change { before, ledger: after, attempt, now, .. } = change;
         let mut object = self.object.clone();
         let is_foreign = |holder: &&HolderEntry| holder.identity().is_none();
         let mut ledger = (*after).clone();
@@ -246,7 +235,7 @@ mod tests {
 
     /// Returns the Lease as it is after this change.
     fn written(lease: &Lease, before: &Ledger, after: &Ledger) -> Lease {
-        let change = Change { before, after, attempt: "a", now: NOW };
+        let change = Change { version: None, before, ledger: after, attempt: "a", now: NOW };
         let object = serde_json::from_slice(&lease.changed(&change)).expect("JSON");
         Lease::of(object).expect("a Lease")
     }

@@ -8,12 +8,11 @@ use tokio::time::{sleep, timeout};
 
 use super::api::{Api, GONE, Status};
 use super::lease::Lease;
-use super::location::{Location, lease_name};
+use super::location::Location;
 use crate::backend::StoreError;
 use crate::backend::net::closed;
 use crate::backend::net::http::{Lines, Reply};
 use crate::clock::Moment;
-use crate::lock::LockName;
 use crate::random::jitter;
 
 /// After how many seconds the server ends a watch.
@@ -27,8 +26,8 @@ type Begun = Result<Result<Lines, Reply>, StoreError>;
 
 /// The changes of one Lease.
 pub(super) struct Watch {
-    /// Its lock.
-    pub name: LockName,
+    /// Its name.
+    pub lease: String,
     location: Location,
     /// The version that the next event is later than.
     version: String,
@@ -54,10 +53,10 @@ pub(super) enum Event {
 }
 
 impl Watch {
-    /// Watches the Lease of a lock for changes after this version; empty stands for no Lease.
-    pub fn new(location: &Location, name: &LockName, version: &str) -> Watch {
+    /// Watches a Lease for changes after this version; empty stands for no Lease.
+    pub fn new(location: &Location, lease: &str, version: &str) -> Watch {
         Watch {
-            name: name.clone(),
+            lease: lease.to_owned(),
             location: location.clone(),
             version: version.to_owned(),
             state: State::Idle,
@@ -74,8 +73,8 @@ impl Watch {
             match &mut self.state {
                 State::Idle => {
                     let (location, version) = (self.location.clone(), self.version.clone());
-                    let (lease, pause) =
-                        (lease_name(&self.name), if self.is_active { Duration::ZERO } else { PAUSE });
+                    let lease = self.lease.clone();
+                    let pause = if self.is_active { Duration::ZERO } else { PAUSE };
                     self.is_active = false;
                     let pause = pause + jitter(pause);
                     let request = Box::pin(async move {

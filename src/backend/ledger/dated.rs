@@ -1,7 +1,7 @@
 //! Stores that swap values by their versions over HTTP, and whose clock is that of their replies (`Date`): a client says how
 //! a value is read and written, and [`DatedStore`] makes a store of ledgers of it.
 //!
-//! Used by S3 and DynamoDB. What always holds: every write has the number of an attempt of its own, by which its author
+//! Used by S3, DynamoDB and Kubernetes. What always holds: every write has the number of an attempt of its own, by which its author
 //! recognises it if its reply was lost.
 
 mod driver;
@@ -9,6 +9,8 @@ mod driver;
 use std::convert::Infallible;
 use std::future::Future;
 use std::time::Duration;
+
+use tokio::time::sleep;
 
 pub use self::driver::DatedStore;
 use super::document::Occupant;
@@ -39,6 +41,9 @@ pub trait Dated: Sized {
     /// A renewal writes the ledger as this client has seen it last, without reading it before.
     const TOUCHES: bool = false;
 
+    /// Foreign programs hold the values themselves, and call no waiter.
+    const IS_SHARED: bool = false;
+
     /// See [`Backend::display`](crate::backend::Backend::display).
     fn display(&self) -> &str;
 
@@ -65,18 +70,6 @@ pub trait Dated: Sized {
     /// # Errors
     /// The store cannot be reached, refuses, or does not reply as such a store does.
     fn read(&mut self, key: &str) -> impl Future<Output = Result<Reading<Self::Version>, StoreError>>;
-
-    /// Reads a value that was seen at this version; `None` if the store says that it still has it.
-    ///
-    /// # Errors
-    /// As of [`read`](Dated::read).
-    fn read_again(
-        &mut self,
-        key: &str,
-        _seen: Option<&Self::Version>,
-    ) -> impl Future<Output = Result<Option<Reading<Self::Version>>, StoreError>> {
-        async move { self.read(key).await.map(Some) }
-    }
 
     /// Writes a value if it is still of the version that the change expects.
     ///
@@ -110,6 +103,34 @@ pub trait Dated: Sized {
         &mut self,
         visit: impl FnMut(Option<LockName>, Option<Ledger>),
     ) -> impl Future<Output = Result<(), StoreError>>;
+
+    /// A waiter is to notice from now on what happens to a value after this version.
+    fn follow(&mut self, _key: &str, _version: Option<&Self::Version>) {}
+
+    /// No waiter follows a value any more.
+    fn unfollow(&mut self) {}
+
+    /// Waits for a change of the value that a waiter has seen at this version, and follows: reads it after this pause, in a
+    /// store that sends no notifications. May be dropped and called again.
+    ///
+    /// # Errors
+    /// As of [`read`](Dated::read).
+    fn next(
+        &mut self,
+        key: &str,
+        pause: Duration,
+        _seen: Option<&Self::Version>,
+    ) -> impl Future<Output = Result<Noticed<Self::Version>, StoreError>> {
+        async move {
+            sleep(pause).await;
+            Ok(Noticed::Changed(Box::new(self.read(key).await?)))
+        }
+    }
+
+    /// See [`Backend::explained`](crate::backend::Backend::explained).
+    fn explained(&self, late: StoreError) -> StoreError {
+        late
+    }
 
     /// See [`LockAdmin::examine`](crate::backend::admin::LockAdmin::examine).
     fn examine(&mut self, diagnosis: &Diagnosis) -> impl Future<Output = Result<(), StoreError>>;
@@ -151,10 +172,25 @@ pub struct Reading<V> {
 pub struct Change<'a, V> {
     /// The version that is expected; `None` stands for no value.
     pub version: Option<&'a V>,
-    /// The new ledger.
+    /// The ledger that it has.
+    pub before: &'a Ledger,
+    /// The new one.
     pub ledger: &'a Ledger,
+    /// The store's time, as far as it is known here.
+    pub now: Now,
     /// Identifies the attempt to write it.
     pub attempt: &'a str,
+}
+
+/// What a waiter has noticed.
+#[derive(Debug)]
+pub enum Noticed<V> {
+    /// Nothing.
+    Unchanged,
+    /// The value is like this, perhaps as it was.
+    Changed(Box<Reading<V>>),
+    /// The value may have changed, and is to be read.
+    Unknown,
 }
 
 /// How a conditional write has ended.
@@ -259,3 +295,8 @@ pub trait ForeignLocks<C> {
 }
 
 impl<C> ForeignLocks<C> for Infallible {}
+
+/// Returns whether a foreign program holds the lock, unless its lease has ended.
+pub fn has_foreign_holder(ledger: &Ledger) -> bool {
+    ledger.holders.iter().any(|holder| holder.identity().is_none())
+}

@@ -35,8 +35,10 @@ const FURTHEST: u32 = 3;
 pub struct Shown {
     /// Its time, in whole seconds since 1970.
     pub date: Duration,
-    /// When the request was sent whose reply has shown it.
+    /// When the request was sent whose reply has shown it, ...
     pub sent: Moment,
+    /// ... and when the reply was complete.
+    pub received: Moment,
 }
 
 impl Shown {
@@ -44,6 +46,13 @@ impl Shown {
     /// by no more than a request takes.
     pub fn time(&self) -> Duration {
         self.date + (Moment::now() - self.sent)
+    }
+
+    /// Returns a time that the store's clock has reached by now, and the moment from which a lease counts that is decided on by
+    /// it: the time is behind by as much as the last request took.
+    pub fn past(&self) -> (Duration, Moment) {
+        let now = Moment::now();
+        (self.date + (now - self.received), now.saturating_sub(self.received - self.sent))
     }
 }
 
@@ -66,6 +75,16 @@ impl<V: Clone> Poller<V> {
     /// Returns whether the client waits.
     pub fn is_waiting(&self) -> bool {
         self.waiting.is_some()
+    }
+
+    /// Returns whether the client waits for this ledger.
+    pub fn is_waiting_for(&self, name: &LockName) -> bool {
+        self.waiting.as_ref().is_some_and(|waiting| waiting.name == *name)
+    }
+
+    /// Returns whether the client is the first waiter that is not called, or is called.
+    pub fn is_next(&self) -> bool {
+        self.waiting.as_ref().is_some_and(Waiting::is_next)
     }
 
     /// Returns whether this waiter of a ledger is the client's.
@@ -94,26 +113,24 @@ impl<V: Clone> Poller<V> {
     pub fn note(&mut self, name: &LockName, effect: Effect, ledger: &Ledger, version: Option<&V>) {
         Waiting::note(&mut self.waiting, name, effect, &calls(ledger));
         self.note_position(name, ledger);
-        if self.waiting.as_ref().is_some_and(|waiting| waiting.name == *name) {
+        if self.is_waiting_for(name) {
             self.seen = version.cloned();
         }
     }
 
-    /// Waits until the ledger is to be read again, and returns its name. Never returns for a client that does not wait.
-    pub async fn due(&self) -> LockName {
-        let Some(waiting) = &self.waiting else { return std::future::pending().await };
+    /// Returns the name of the ledger that the client waits for, and after which pause it is to be read again.
+    pub fn due(&self) -> Option<(LockName, Duration)> {
         let pause = PAUSE * self.position.clamp(1, FURTHEST);
-        sleep(pause + jitter(pause)).await;
-        waiting.name.clone()
+        self.waiting.as_ref().map(|waiting| (waiting.name.clone(), pause + jitter(pause)))
     }
 
     /// Returns what a ledger that was read, and its version, have changed for the waiter; `None` stands for no ledger.
-    pub fn change(&mut self, found: Option<(&Ledger, V)>) -> Option<Change> {
+    pub fn change(&mut self, found: Option<(&Ledger, &V)>) -> Option<Change> {
         let waiting = self.waiting.as_mut()?;
         let calls = match found {
             None => None,
             Some((ledger, version)) => {
-                self.seen = Some(version);
+                self.seen = Some(version.clone());
                 if ledger.waiters.iter().all(|waiter| waiter.ticket != waiting.ticket) {
                     // Its turn has passed: it joins again.
                     return Some(Change::OurTurn);

@@ -193,7 +193,10 @@ impl Bucket {
         let scope = Scope { region: &self.location.region, service: "s3" };
         sign(&mut request, &self.location.host, &keys, scope)?;
         let reply = self.http.send(request).await?;
-        self.clock = reply.date().map(|date| Shown { date, sent: reply.sent }).or(self.clock);
+        self.clock = reply
+            .date()
+            .map(|date| Shown { date, sent: reply.sent, received: reply.received })
+            .or(self.clock);
         Ok(reply)
     }
 

@@ -1,14 +1,16 @@
 //! The store of one client: an object for each lock.
 
 use std::convert::Infallible;
+use std::time::Duration;
 
 use serde::Deserialize;
+use tokio::time::sleep;
 
 use super::bucket::{Bucket, NOT_MODIFIED, date};
 use super::location::Location;
 use crate::backend::StoreError;
 use crate::backend::diagnosis::Diagnosis;
-use crate::backend::ledger::dated::{Change, Dated, DatedStore, Found, Reading, Written};
+use crate::backend::ledger::dated::{Change, Dated, DatedStore, Found, Noticed, Reading, Written};
 use crate::backend::ledger::polling::Shown;
 use crate::backend::ledger::{Contender, Ledger};
 use crate::backend::net::http::Reply;
@@ -88,15 +90,6 @@ impl Dated for Bucket {
         reading(&self.get(key, None).await?)
     }
 
-    async fn read_again(
-        &mut self,
-        key: &str,
-        seen: Option<&String>,
-    ) -> Result<Option<Reading<String>>, StoreError> {
-        let reply = self.get(key, seen.map(String::as_str)).await?;
-        if reply.status.as_u16() == NOT_MODIFIED { Ok(None) } else { reading(&reply).map(Some) }
-    }
-
     async fn write(&mut self, key: &str, change: &Change<'_, String>) -> Result<Written<String>, StoreError> {
         let text = document(change.ledger, change.attempt);
         let Some(tag) = self.put(key, change.version.map(String::as_str), &text).await? else {
@@ -121,6 +114,20 @@ impl Dated for Bucket {
             }
         }
         Ok(())
+    }
+
+    async fn next(
+        &mut self,
+        key: &str,
+        pause: Duration,
+        seen: Option<&String>,
+    ) -> Result<Noticed<String>, StoreError> {
+        sleep(pause).await;
+        let reply = self.get(key, seen.map(String::as_str)).await?;
+        match reply.status.as_u16() {
+            NOT_MODIFIED => Ok(Noticed::Unchanged),
+            _ => Ok(Noticed::Changed(Box::new(reading(&reply)?))),
+        }
     }
 
     async fn examine(&mut self, diagnosis: &Diagnosis) -> Result<(), StoreError> {

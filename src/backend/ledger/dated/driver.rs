@@ -1,9 +1,10 @@
 //! The store of one client of dated values.
 
 use std::borrow::Cow;
+use std::future::pending;
 use std::time::Duration;
 
-use super::{Change, Dated, ForeignLocks, Found, Reading, Written};
+use super::{Change, Dated, ForeignLocks, Found, Noticed, Reading, Written, has_foreign_holder};
 use crate::backend::admin::Removal;
 use crate::backend::diagnosis::Diagnosis;
 use crate::backend::ledger::document::{DocumentStore, Documents, Occupant, Revision, Seen, Shortcut};
@@ -16,7 +17,7 @@ use crate::clock::Moment;
 use crate::lock::{Claim, Holder, LockName};
 use crate::random;
 
-/// What was read before that is read again.
+/// What was read longer ago is read again.
 const FRESH: Duration = Duration::from_secs(10);
 
 /// A client of dated values. If it ends without a release, its hold ends with its lease, and its queue position when its turn
@@ -107,11 +108,12 @@ impl<C: Dated> DatedStore<C> {
             (Shortcut::Touch(token, lease), Purpose::Renew(_), Some(known)) if is_touched => {
                 let mut after = known.ledger.clone();
                 Shortcut::Touch(token.clone(), *lease + CLOCK_LAG).apply(&mut after, now);
-                if after == known.ledger {
+                if after == known.ledger || has_foreign_holder(&after) {
                     return Ok(());
                 }
-                let version = known.version.as_ref();
-                self.client.write(&key, &Change { version, ledger: &after, attempt: &attempt }).await
+                let (version, before) = (known.version.as_ref(), &known.ledger);
+                let change = Change { version, before, ledger: &after, now, attempt: &attempt };
+                self.client.write(&key, &change).await
             }
             _ => return Ok(()),
         };
@@ -135,21 +137,33 @@ impl<C: Dated> DatedStore<C> {
         Ok(names)
     }
 
-    /// Reads the value for the waiter, and returns what has changed for it.
-    async fn look(&mut self, name: &LockName) -> Result<Option<backend::Change>, StoreError> {
-        let key = self.client.key(name);
-        let Some(reading) = self.client.read_again(&key, self.poller.seen()).await? else { return Ok(None) };
-        let Found { version, ledger, .. } = reading.found;
-        let change = match (&ledger, version) {
-            (_, Some(version)) if self.poller.seen() == Some(&version) => None,
-            (Ok(ledger), Some(version)) => self.poller.change(Some((ledger, version))),
-            _ => self.poller.change(None),
+    /// Waits for a change of what the client waits for, and returns what has changed for it. Never returns for a client that does
+    /// not wait.
+    async fn look(&mut self) -> Result<Option<backend::Change>, StoreError> {
+        let Some((name, pause)) = self.poller.due() else { return pending().await };
+        let key = self.client.key(&name);
+        let reading = match self.client.next(&key, pause, self.poller.seen()).await? {
+            Noticed::Unchanged => return Ok(None),
+            Noticed::Unknown => return Ok(Some(backend::Change::OurTurn)),
+            Noticed::Changed(reading) => reading,
         };
-        if change.is_none()
+        let (ledger, version) = (reading.found.ledger.as_ref().ok(), reading.found.version.as_ref());
+        let is_left = ledger.is_some_and(|ledger| ledger.holders.is_empty()) && self.poller.is_next();
+        let mut change = match version {
+            Some(version) if self.poller.seen() == Some(version) => None,
+            _ => self.poller.change(ledger.zip(version)),
+        };
+        if C::IS_SHARED && is_left {
+            change = change.or(Some(backend::Change::OurTurn));
+        } else if change.is_none()
             && let Some(gate) = &mut self.gate
-            && gate.is_left(&mut self.client, name, &ledger.unwrap_or_default()).await?
+            && gate.is_left(&mut self.client, &name, ledger.unwrap_or(&Ledger::default())).await?
         {
-            return Ok(Some(backend::Change::OurTurn));
+            change = Some(backend::Change::OurTurn);
+        }
+        if change == Some(backend::Change::OurTurn) {
+            self.conflicts = 0;
+            self.unread = Some((name, *reading));
         }
         Ok(change)
     }
@@ -189,6 +203,9 @@ impl<C: Dated> DocumentStore for DatedStore<C> {
             Ok(ledger) => ledger,
         };
         self.poller.note_position(name, &ledger);
+        if self.poller.is_waiting_for(name) {
+            self.client.follow(&key, found.version.as_ref());
+        }
         Ok(Seen { ledger, version: found.version, now, sent, occupants: None })
     }
 
@@ -215,13 +232,21 @@ impl<C: Dated> DocumentStore for DatedStore<C> {
             false => Cow::Owned(revision.ledger.with_name(name)),
         };
         let (key, attempt) = (self.client.key(name), random::id());
-        let change = Change { version: version.as_ref(), ledger: &ledger, attempt: &attempt };
+        let (version, before, now) = (version.as_ref(), revision.before, revision.now);
+        let change = Change { version, before, ledger: &ledger, now, attempt: &attempt };
         let written = self.client.write(&key, &change).await;
         let Some(found) = self.settle(name, purpose, &attempt, written).await? else {
             self.conflicts += 1;
             return Ok(None);
         };
         self.poller.note(name, revision.effect, &ledger, found.version.as_ref());
+        if self.poller.is_waiting_for(name) {
+            // What has happened before it joined does not concern it.
+            self.client.unfollow();
+            self.client.follow(&key, found.version.as_ref());
+        } else if !self.poller.is_waiting() {
+            self.client.unfollow();
+        }
         Ok(Some(found.version))
     }
 
@@ -307,14 +332,17 @@ impl<C: Dated> Store for DatedStore<C> {
     fn changed(&mut self) -> Reply<'_, backend::Change> {
         Box::pin(async {
             loop {
-                let name = self.poller.due().await;
-                match self.look(&name).await {
+                match self.look().await {
                     Ok(None) => {}
                     Ok(Some(change)) => return change,
                     Err(_) => return backend::Change::Disconnected,
                 }
             }
         })
+    }
+
+    fn explained(&self, late: StoreError) -> StoreError {
+        self.client.explained(late)
     }
 
     fn end_foreign<'a>(&'a mut self, name: &'a LockName, shown: &'a Holder) -> TryReply<'a, Removal> {
