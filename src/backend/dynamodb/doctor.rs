@@ -3,22 +3,20 @@
 use std::slice::from_ref;
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use serde_json::json;
 use tokio::time::sleep;
 
-use super::item::Change;
 use super::location::{Location, Recipe};
 use super::store::contender;
 use super::table::{Answer as Reply, Table};
 use crate::backend::StoreError;
 use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question};
-use crate::backend::ledger::Ledger;
-use crate::backend::ledger::dated::{Dated, Written};
+use crate::backend::ledger::dated::Dated;
+use crate::backend::ledger::dated::doctor::Conditions;
 use crate::backend::ledger::polling::{CLOCK_LAG, PAUSE};
 use crate::backend::net::Protocol;
-use crate::backend::net::aws::doctor::{HOURS, RACERS, race_writes};
-use crate::backend::net::http::examination::{SCRATCH, host_clock, report_conditions};
+use crate::backend::net::aws::HOURS;
+use crate::backend::net::http::examination::{SCRATCH, host_clock};
 use crate::backend::net::reachability::{Remedies, Server, Servers};
 use crate::backend::race;
 use crate::duration::show;
@@ -37,7 +35,13 @@ const REMEDIES: Remedies = Remedies {
     unusable: ("table", "run dlock doctor --init, or check the name of the table, region= and endpoint="),
     unavailable: ("table", "see the state of the service, or the log of the server"),
 };
-const ANOTHER: &str = "use a store that evaluates ConditionExpression and writes in one step, as AWS does";
+const CONDITIONS: Conditions = Conditions {
+    honoured: "ConditionExpression is honoured",
+    current: "a write that expects the current version fails",
+    stale: "a write that expects an old version succeeds",
+    anew: "a write that expects no item succeeds although there is one",
+    another: "use a store that evaluates ConditionExpression and writes in one step, as AWS does",
+};
 /// How long a new table may take until it is active, and how often that is looked up.
 const CREATED_WITHIN: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_millis(500);
@@ -80,7 +84,9 @@ impl Table {
         cost(location.recipe, diagnosis);
         let number = random::number() % SCRATCH;
         let key = format!("{}dlock-doctor-{number}%probe", location.prefix);
-        if !conditions(&mut table, &key, diagnosis).await? || !racers(&table, &key, diagnosis).await? {
+        if !CONDITIONS.check(&mut table, &key, diagnosis).await?
+            || !CONDITIONS.race(|| table.twin(), &key, diagnosis).await?
+        {
             return Ok(());
         }
         clock(&mut table, &key, diagnosis).await?;
@@ -165,51 +171,6 @@ async fn clock(table: &mut Table, key: &str, diagnosis: &Diagnosis) -> Result<()
             .unwrap_or_else(agree),
     );
     Ok(())
-}
-
-/// Writes an item under a condition.
-async fn write(table: &mut Table, key: &str, version: Option<&str>) -> Result<Option<String>, StoreError> {
-    let attempt = random::id();
-    let written = table.change(key, &Change::Swap(version, &Ledger::default()), &attempt).await?;
-    Ok(matches!(written, Written::Stored(_)).then_some(attempt))
-}
-
-/// Writes an item with conditions that hold and conditions that do not, and reports whether the store tells them apart.
-async fn conditions(table: &mut Table, key: &str, diagnosis: &Diagnosis) -> Result<bool, StoreError> {
-    diagnosis.begin("conditions");
-    let before = table.read(key).await?.found.version;
-    let wrong = match write(table, key, before.as_deref()).await? {
-        Some(first) => {
-            let second = write(table, key, Some(&first)).await?;
-            let stale = write(table, key, Some(&first)).await?;
-            let anew = write(table, key, None).await?;
-            match (second, stale, anew) {
-                (Some(_), None, None) => None,
-                (Some(_), Some(_), _) => Some("a write that expects an old version succeeds"),
-                (Some(_), None, Some(_)) => {
-                    Some("a write that expects no item succeeds although there is one")
-                }
-                (None, ..) => Some("a write that expects the current version fails"),
-            }
-        }
-        None => Some("a write whose condition holds fails"),
-    };
-    Ok(report_conditions(wrong, "ConditionExpression is honoured", ANOTHER, diagnosis))
-}
-
-/// Lets clients write the item at the same time, each with the condition that it is unchanged, and reports how many succeed.
-async fn racers(table: &Table, key: &str, diagnosis: &Diagnosis) -> Result<bool, StoreError> {
-    let mut racers: Vec<Table> = (0..RACERS).map(|_| table.twin()).collect();
-    race_writes(ANOTHER, diagnosis, async || {
-        let version = racers[0].read(key).await?.found.version;
-        let writes = racers.iter_mut().map(|one| write(one, key, version.as_deref()));
-        let mut winners = 0;
-        for written in join_all(writes).await {
-            winners += usize::from(written?.is_some());
-        }
-        Ok(winners)
-    })
-    .await
 }
 
 fn answers(recipe: Recipe, diagnosis: &Diagnosis) {

@@ -10,10 +10,11 @@ use super::store::{Leases, contender};
 use crate::backend::StoreError;
 use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question};
 use crate::backend::ledger::dated::Change;
+use crate::backend::ledger::dated::doctor::Conditions;
 use crate::backend::ledger::polling::{CLOCK_LAG, at};
 use crate::backend::ledger::{Ledger, Now};
 use crate::backend::net::Protocol;
-use crate::backend::net::http::examination::{SCRATCH, host_clock, report_conditions};
+use crate::backend::net::http::examination::{SCRATCH, host_clock};
 use crate::backend::net::reachability::{Remedies, Server, Servers};
 use crate::backend::race;
 use crate::clock::Moment;
@@ -38,7 +39,13 @@ const REMEDIES: Remedies = Remedies {
         "see the state of the API server (kubectl get --raw /readyz?verbose), or its log",
     ),
 };
-const ANOTHER: &str = "ask the API server itself: something in between changes or repeats requests";
+const CONDITIONS: Conditions = Conditions {
+    honoured: "resourceVersion is honoured",
+    current: "a write that expects the current version fails",
+    stale: "a write that expects an old version succeeds",
+    anew: "a Lease is created although there is one",
+    another: "ask the API server itself: something in between changes or repeats requests",
+};
 
 impl Leases {
     /// Checks the server, and reports the findings to `diagnosis`.
@@ -96,10 +103,8 @@ async fn conditions(
         None => api.write(key, true, fresh.changed(&change)).await?,
     };
     let took = Moment::now() - sent;
-    let (date, changed) = (
-        api.clock.map(|clock| clock.date).unwrap_or_default(),
-        first.as_ref().and_then(|first| first.changed),
-    );
+    let date = api.clock.map(|clock| clock.date).unwrap_or_default();
+    let changed = first.as_ref().and_then(|first| first.changed);
     let apart = match changed {
         Some(changed) if changed > date => changed - date,
         Some(changed) => (date - changed).saturating_sub(took),
@@ -116,15 +121,14 @@ async fn conditions(
             let anew = api.write(key, true, fresh.changed(&change)).await?;
             match (second, stale, anew) {
                 (Some(_), None, None) => None,
-                (Some(_), Some(_), _) => Some("a write that expects an old version succeeds"),
-                (Some(_), None, Some(_)) => Some("a Lease is created although there is one"),
-                (None, ..) => Some("a write that expects the current version fails"),
+                (Some(_), Some(_), _) => Some(CONDITIONS.stale),
+                (Some(_), None, Some(_)) => Some(CONDITIONS.anew),
+                (None, ..) => Some(CONDITIONS.current),
             }
         }
         None => Some("a write whose condition holds fails"),
     };
-    let honoured = report_conditions(wrong, "resourceVersion is honoured", ANOTHER, diagnosis);
-    Ok(honoured.then_some(apart))
+    Ok(CONDITIONS.report(wrong, diagnosis).then_some(apart))
 }
 
 /// Returns a ledger with a holder, whose lease is as short as a Lease allows.

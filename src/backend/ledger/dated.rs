@@ -4,6 +4,7 @@
 //! Used by S3, DynamoDB and Kubernetes. What always holds: every write has the number of an attempt of its own, by which its author
 //! recognises it if its reply was lost.
 
+pub mod doctor;
 mod driver;
 
 use std::convert::Infallible;

@@ -4,7 +4,6 @@
 //! that the environment, the configuration files of AWS or the URL do not name.
 
 mod credentials;
-pub mod doctor;
 mod keys;
 mod profile;
 mod provider;
@@ -18,3 +17,6 @@ pub use self::profile::{Profile, Settings};
 pub use self::service::{Service, partition, skew};
 pub use self::signature::{Scope, encoded, sign};
 pub use self::xml::{element, elements};
+
+/// The hours of a month, for AWS's prices: 730.
+pub const HOURS: f64 = 730.0;

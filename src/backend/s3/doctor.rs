@@ -3,18 +3,16 @@
 use std::slice::from_ref;
 use std::time::Duration;
 
-use futures_util::future::join_all;
-
 use super::bucket::{Bucket, date};
 use super::store::contender;
 use crate::backend::StoreError;
 use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question};
 use crate::backend::ledger::dated::Dated;
+use crate::backend::ledger::dated::doctor::Conditions;
 use crate::backend::ledger::polling::{CLOCK_LAG, PAUSE};
 use crate::backend::net::Protocol;
-use crate::backend::net::aws::doctor::{HOURS, RACERS, race_writes};
-use crate::backend::net::aws::{element, elements};
-use crate::backend::net::http::examination::{SCRATCH, host_clock, report_conditions};
+use crate::backend::net::aws::{HOURS, element, elements};
+use crate::backend::net::http::examination::{SCRATCH, host_clock};
 use crate::backend::net::reachability::{Remedies, Server, Servers};
 use crate::backend::race;
 use crate::duration::show;
@@ -33,8 +31,13 @@ const REMEDIES: Remedies = Remedies {
     unusable: ("bucket", "check the name of the bucket, region=, endpoint= and path_style="),
     unavailable: ("bucket", "see the state of the service, or the log of the server"),
 };
-const ANOTHER: &str = "use a store that documents atomic conditional writes (If-Match and If-None-Match for PutObject), as AWS \
-                       does";
+const CONDITIONS: Conditions = Conditions {
+    honoured: "If-Match and If-None-Match are honoured",
+    current: "a write with the current If-Match fails",
+    stale: "a write with a stale If-Match succeeds",
+    anew: "a write with If-None-Match: * succeeds although the object exists",
+    another: "use a store that documents atomic conditional writes (If-Match and If-None-Match for PutObject), as AWS does",
+};
 /// AWS's prices of 1,000 requests in us-east-1, in US dollars (<https://aws.amazon.com/s3/pricing/>, 2026): of writing, ...
 const WRITES: f64 = 0.005;
 /// ... and of reading.
@@ -67,7 +70,9 @@ impl Bucket {
         cost(diagnosis);
         let number = random::number() % SCRATCH;
         let key = format!("{}dlock-doctor-{number}.probe", location.prefix);
-        if !conditions(&mut bucket, &key, diagnosis).await? || !racers(&bucket, &key, diagnosis).await? {
+        if !CONDITIONS.check(&mut bucket, &key, diagnosis).await?
+            || !CONDITIONS.race(|| bucket.twin(), &key, diagnosis).await?
+        {
             return Ok(());
         }
         clock(&mut bucket, &key, diagnosis).await?;
@@ -138,47 +143,6 @@ async fn clock(bucket: &mut Bucket, key: &str, diagnosis: &Diagnosis) -> Result<
         })
     });
     Ok(())
-}
-
-/// Writes an object with conditions that hold and conditions that do not, and reports whether the store tells them apart.
-async fn conditions(bucket: &mut Bucket, key: &str, diagnosis: &Diagnosis) -> Result<bool, StoreError> {
-    diagnosis.begin("conditions");
-    let content = || format!("\"{}\"", random::id()).into_bytes();
-    let before = bucket.read(key).await?.found.version;
-    let wrong = match bucket.put(key, before.as_deref(), &content()).await? {
-        Some(tag) => {
-            let second = bucket.put(key, Some(&tag), &content()).await?;
-            let stale = bucket.put(key, Some(&tag), &content()).await?;
-            let anew = bucket.put(key, None, &content()).await?;
-            match (second, stale, anew) {
-                (Some(_), None, None) => None,
-                (Some(_), Some(_), _) => Some("a write with a stale If-Match succeeds"),
-                (Some(_), None, Some(_)) => {
-                    Some("a write with If-None-Match: * succeeds although the object exists")
-                }
-                (None, ..) => Some("a write with the current If-Match fails"),
-            }
-        }
-        None => Some("a write whose condition holds fails"),
-    };
-    Ok(report_conditions(wrong, "If-Match and If-None-Match are honoured", ANOTHER, diagnosis))
-}
-
-/// Lets clients write the object at the same time, each with the condition that it is unchanged, and reports how many succeed.
-async fn racers(bucket: &Bucket, key: &str, diagnosis: &Diagnosis) -> Result<bool, StoreError> {
-    let mut racers: Vec<Bucket> = (0..RACERS).map(|_| bucket.twin()).collect();
-    race_writes(ANOTHER, diagnosis, async || {
-        let Some(tag) = racers[0].read(key).await?.found.version else { return Ok(0) };
-        let content: Vec<Vec<u8>> =
-            racers.iter().map(|_| format!("\"{}\"", random::id()).into_bytes()).collect();
-        let writes = racers.iter_mut().zip(&content).map(|(one, content)| one.put(key, Some(&tag), content));
-        let mut winners = 0;
-        for written in join_all(writes).await {
-            winners += usize::from(written?.is_some());
-        }
-        Ok(winners)
-    })
-    .await
 }
 
 fn answers(diagnosis: &Diagnosis) {

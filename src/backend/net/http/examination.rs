@@ -1,12 +1,12 @@
-//! What `dlock doctor` asks of each server that speaks HTTP: it reaches it, perhaps through a proxy, and reports whether the
-//! conditions of writes hold, and how far the clocks are from each other.
+//! What `dlock doctor` asks of each server that speaks HTTP: it reaches it, perhaps through a proxy, and reports how far the
+//! clocks are from each other.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use super::{Client, Method, Proxy, Request, as_uri};
 use crate::backend::StoreError;
-use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question};
+use crate::backend::diagnosis::Finding;
 use crate::backend::net::reachability::{Server, certificate, plain_text};
 use crate::clock::wall_micros;
 use crate::duration::show;
@@ -53,26 +53,6 @@ impl Server<'_> {
         }
         Ok(client)
     }
-}
-
-/// Reports what is wrong with the conditions of writes, if anything is; `another` says which store to use then. Returns whether
-/// they hold.
-pub fn report_conditions(
-    wrong: Option<&'static str>,
-    honoured: &'static str,
-    another: &'static str,
-    diagnosis: &Diagnosis,
-) -> bool {
-    diagnosis.found(match wrong {
-        None => Finding::ok("conditions", honoured),
-        Some(found) => {
-            diagnosis.answer(Question::AtomicGrant, Answer::new("no", found));
-            let consequence =
-                "two commands may run under the same lock at the same time, or no lock can be kept";
-            Finding::problem("conditions", found, consequence, another)
-        }
-    });
-    wrong.is_none()
 }
 
 /// Returns the finding for a host whose clock is not that of a `server`, as a reply shows it (`Date`), if they differ by more
