@@ -24,11 +24,11 @@ use crate::lock::LockName;
 
 impl backend::Location for Location {
     fn display(&self) -> &str {
-        &self.display
+        &self.place.display
     }
 
     fn check_login(&self) -> Result<(), UrlError> {
-        self.security.check_login(None)
+        self.place.security.check_login(None)
     }
 
     fn check_name(&self, _: &LockName) -> Result<(), UrlError> {
@@ -49,14 +49,11 @@ impl backend::Location for Location {
     }
 
     fn insecure(&self) -> Option<&'static str> {
-        self.security.warning()
+        self.place.security.warning()
     }
 
     fn unverified(&self) -> Option<String> {
-        match &self.security.tls {
-            None => Some("use an endpoint= with https://".to_owned()),
-            Some(_) => self.security.unverified(),
-        }
+        self.place.unverified()
     }
 
     fn policy(&self) -> Policy {

@@ -15,7 +15,7 @@ use crate::backend::ledger::dated::Dated;
 use crate::backend::ledger::dated::doctor::Conditions;
 use crate::backend::ledger::polling::{CLOCK_LAG, PAUSE};
 use crate::backend::net::Protocol;
-use crate::backend::net::aws::HOURS;
+use crate::backend::net::aws::{HOURS, Place};
 use crate::backend::net::http::examination::{SCRATCH, host_clock};
 use crate::backend::net::reachability::{Remedies, Server, Servers};
 use crate::backend::race;
@@ -58,10 +58,10 @@ impl Table {
     /// A configured file cannot be used, or the store fails during the checks.
     pub(super) async fn examine_table(&self, diagnosis: &Diagnosis) -> Result<(), StoreError> {
         let location = &self.location;
-        let (addresses, security) = (from_ref(&location.server), &location.security);
-        let servers = Servers { addresses, security, remedies: &REMEDIES, fewer: "" };
+        let Place { server, security, proxy, name, region, prefix, .. } = &location.place;
+        let servers = Servers { addresses: from_ref(server), security, remedies: &REMEDIES, fewer: "" };
         let log_in = async |mut server: Server<'_>| {
-            let http = server.open_http(location.proxy.as_ref(), "/").await?;
+            let http = server.open_http(proxy.as_ref(), "/").await?;
             let table = async {
                 let mut table = Table::with(http, location);
                 if diagnosis.creates() {
@@ -73,8 +73,7 @@ impl Table {
             server.log_in("table", table).await
         };
         let Some((_, mut table)) = servers.log_in(diagnosis, log_in).await?.pop() else { return Ok(()) };
-        let found =
-            format!("{} in {}, with the key {}", location.table, location.region, table.attribute().await?);
+        let found = format!("{name} in {region}, with the key {}", table.attribute().await?);
         diagnosis.found(Finding::ok("table", found));
         diagnosis.found(Finding::ok("credentials", format!("from {}", table.source())));
         if !expiry(&mut table, location, diagnosis).await {
@@ -83,7 +82,7 @@ impl Table {
         answers(location.recipe, diagnosis);
         cost(location.recipe, diagnosis);
         let number = random::number() % SCRATCH;
-        let key = format!("{}dlock-doctor-{number}%probe", location.prefix);
+        let key = format!("{prefix}dlock-doctor-{number}%probe");
         if !CONDITIONS.check(&mut table, &key, diagnosis).await?
             || !CONDITIONS.race(|| table.twin(), &key, diagnosis).await?
         {
@@ -100,7 +99,7 @@ impl Table {
 /// Creates the table if there is none, and waits until it can be used.
 async fn create(table: &mut Table, location: &Location, diagnosis: &Diagnosis) -> Result<(), StoreError> {
     let body = json!({
-        "TableName": location.table,
+        "TableName": location.place.name,
         "BillingMode": "PAY_PER_REQUEST",
         "KeySchema": [{ "AttributeName": "key", "KeyType": "HASH" }],
         "AttributeDefinitions": [{ "AttributeName": "key", "AttributeType": "S" }],
@@ -132,7 +131,7 @@ async fn create(table: &mut Table, location: &Location, diagnosis: &Diagnosis) -
 /// Reports whether the table deletes items. Returns whether it may hold locks.
 async fn expiry(table: &mut Table, location: &Location, diagnosis: &Diagnosis) -> bool {
     diagnosis.begin("expiry");
-    let described = table.call("DescribeTimeToLive", &json!({ "TableName": location.table })).await;
+    let described = table.call("DescribeTimeToLive", &json!({ "TableName": location.place.name })).await;
     let attribute = described.map(|value| {
         let ttl = &value["TimeToLiveDescription"];
         let is_on = matches!(ttl["TimeToLiveStatus"].as_str(), Some("ENABLED" | "ENABLING"));

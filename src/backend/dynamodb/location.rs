@@ -4,12 +4,11 @@ use std::time::Duration;
 
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 
-use crate::backend::net::aws::{Service, Settings};
-use crate::backend::net::http::{Client, Proxy};
-use crate::backend::net::{Address, COMMON, Security};
+use crate::backend::net::COMMON;
+use crate::backend::net::aws::{Place, Service};
 use crate::backend::options::Value::{Text, Word};
 use crate::backend::options::{Options, Table, UrlOption, of_access, of_lock, words};
-use crate::backend::url::{self, Environment, Host, Url, UrlError};
+use crate::backend::url::{Environment, Url, UrlError};
 use crate::lock::LockName;
 
 /// The store's clock shows whole seconds, and each renewal is a paid request.
@@ -23,6 +22,8 @@ const LONGEST_PREFIX: usize = 1024;
 const BESIDE: &str = "%dlock";
 /// The length of the name of a table.
 const TABLE_NAME: std::ops::RangeInclusive<usize> = 3..=255;
+/// The service, the variable of its endpoint, and what is in it.
+const SERVICE: (&str, &str, &str) = ("dynamodb", "AWS_ENDPOINT_URL_DYNAMODB", "table");
 const OWN: &[UrlOption] = &[
     of_lock(
         "endpoint",
@@ -60,20 +61,10 @@ impl Recipe {
 /// A table, and how to connect to it.
 #[derive(Clone)]
 pub struct Location {
-    pub(super) server: Address,
-    pub(super) security: Security,
-    pub(super) proxy: Option<Proxy>,
-    pub(super) table: String,
-    /// What the keys begin with: empty, or ending with a slash.
-    pub(super) prefix: String,
+    pub(super) place: Place,
     pub(super) recipe: Recipe,
-    pub(super) region: String,
     /// The URL says which region is meant.
     pub(super) names_region: bool,
-    /// The name of the server in each request.
-    pub(super) host: String,
-    pub(super) settings: Settings,
-    pub(super) display: String,
 }
 
 impl Location {
@@ -88,57 +79,24 @@ impl Location {
     /// Another form, an unknown option, or an invalid value; or the profile cannot be read.
     pub fn from_url(url: &Url, environment: Environment<'_>) -> Result<Location, UrlError> {
         let mut options = Options::of(url, OPTIONS)?;
-        let table = match url.hosts.as_slice() {
-            [Host { name, port: None }] => name.clone(),
-            _ => {
-                return Err(UrlError::new(
-                    "dynamodb:// takes one table, as in dynamodb://TABLE/PREFIX; a server is endpoint=",
-                ));
-            }
-        };
+        let table = Place::name_in(url, SERVICE)?;
         let allowed = |character: char| character.is_ascii_alphanumeric() || "_.-".contains(character);
         if !table.chars().all(allowed) || !TABLE_NAME.contains(&table.len()) {
             return Err(UrlError::new("the name of a table has 3 to 255 letters, digits, _, - or ."));
         }
         let recipe = options.word("recipe", &Recipe::ALL);
         let names_region = options.given("region").is_some_and(|region| !region.is_empty());
-        let of = ("dynamodb", "AWS_ENDPOINT_URL_DYNAMODB", "table");
-        let service = Service::of(&mut options, environment, of)?;
-        let security = service.security(url, &mut options)?;
-        let address = service.server.address();
-        let proxy = Proxy::of(&address, service.server.is_secure, environment)?;
-        let prefix = url.path.trim_matches('/');
-        if prefix.len() > LONGEST_PREFIX {
+        let service = Service::of(&mut options, environment, SERVICE)?;
+        let place = Place::of(service, table, url, &mut options, environment)?;
+        if place.prefix.trim_end_matches('/').len() > LONGEST_PREFIX {
             return Err(UrlError::new(format!("the prefix is longer than {LONGEST_PREFIX} bytes")));
         }
-        let user = security.credentials.in_url();
-        let display = format!(
-            "dynamodb://{user}{table}{}",
-            if prefix.is_empty() { String::new() } else { format!("/{}", url::encoded(prefix)) }
-        );
-        Ok(Location {
-            server: address,
-            security,
-            proxy,
-            host: service.server.host_header(),
-            table,
-            prefix: if prefix.is_empty() { String::new() } else { format!("{prefix}/") },
-            recipe,
-            region: service.region,
-            names_region,
-            settings: service.settings,
-            display: display + &options.query(),
-        })
-    }
-
-    /// Returns a client of the store, through the proxy if there is one; does not connect.
-    pub(super) fn client(&self) -> Client {
-        Client::new(&self.server, &self.security).through(self.proxy.as_ref())
+        Ok(Location { place, recipe, names_region })
     }
 
     /// Returns the key of a lock, for other programs too.
     pub(super) fn lock_key(&self, name: &LockName) -> String {
-        format!("{}{}", self.prefix, utf8_percent_encode(name.as_str(), ENCODED))
+        format!("{}{}", self.place.prefix, utf8_percent_encode(name.as_str(), ENCODED))
     }
 
     fn suffix(&self) -> &'static str {
@@ -155,7 +113,7 @@ impl Location {
 
     /// Returns the name of the lock that this is the key of the ledger of; `None` if it is no such key.
     pub(super) fn name_of(&self, key: &str) -> Option<LockName> {
-        let encoded = key.strip_prefix(&self.prefix)?.strip_suffix(self.suffix())?;
+        let encoded = key.strip_prefix(&self.place.prefix)?.strip_suffix(self.suffix())?;
         let name = LockName::new(&percent_decode_str(encoded).decode_utf8().ok()?).ok()?;
         (self.key(&name) == key).then_some(name)
     }
@@ -203,7 +161,11 @@ mod tests {
             ),
         ] {
             let location = parse(url, &[variable]).expect(url);
-            assert_eq!((location.display.as_str(), location.host.as_str()), (shown, host), "{url}");
+            assert_eq!(
+                (location.place.display.as_str(), location.place.host.as_str()),
+                (shown, host),
+                "{url}"
+            );
         }
         for url in [
             "dynamodb://abc",

@@ -201,7 +201,7 @@ impl LockClient {
         if !is_other || matches!(purpose, Purpose::Renew(_) | Purpose::Release(_)) {
             return Ok(());
         }
-        let (key, table) = (table.location.lock_key(name), &table.location.table);
+        let (key, table) = (table.location.lock_key(name), &table.location.place.name);
         Err(StoreError::Config(format!(
             "the item {key} of the table {table} is not a lock of AWS's lock client: another program uses it"
         )))

@@ -28,7 +28,7 @@ impl Dated for Table {
     const TOUCHES: bool = true;
 
     fn display(&self) -> &str {
-        &self.location.display
+        &self.location.place.display
     }
 
     async fn connect(&mut self) -> Result<(), StoreError> {
@@ -44,7 +44,7 @@ impl Dated for Table {
     }
 
     fn described(&self, key: &str) -> String {
-        format!("the item {key} of the table {}", self.location.table)
+        format!("the item {key} of the table {}", self.location.place.name)
     }
 
     async fn read(&mut self, key: &str) -> Result<Reading<String>, StoreError> {

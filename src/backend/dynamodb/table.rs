@@ -10,7 +10,7 @@ use super::location::Location;
 use crate::backend::ledger::dated::{Reading, Written};
 use crate::backend::ledger::polling::Shown;
 use crate::backend::net::Protocol;
-use crate::backend::net::aws::{Credentials, Scope, sign, skew};
+use crate::backend::net::aws::{Credentials, Place, Scope, sign, skew};
 use crate::backend::net::http::{Client, Method, Reply, Request, shown};
 use crate::backend::{Outlook, StoreError};
 use crate::clock::wall_micros;
@@ -65,19 +65,22 @@ pub(super) enum Answer {
 impl Table {
     /// Returns a client; does not connect.
     pub fn new(location: &Location) -> Table {
-        Table::with(location.client(), location)
+        Table::with(location.place.client(), location)
     }
 
     /// Returns a client with this connection.
     pub fn with(http: Client, location: &Location) -> Table {
-        let credentials =
-            Credentials::new(&location.security.credentials, &location.settings, &location.region);
+        let credentials = Credentials::new(
+            &location.place.security.credentials,
+            &location.place.settings,
+            &location.place.region,
+        );
         Table { location: location.clone(), http, credentials, key: None, clock: None }
     }
 
     /// Returns a client with the same credentials and a connection of its own.
     pub fn twin(&self) -> Table {
-        let http = self.location.client();
+        let http = self.location.place.client();
         let (key, credentials) = (self.key.clone(), self.credentials.clone());
         Table { location: self.location.clone(), http, credentials, key, clock: self.clock }
     }
@@ -106,19 +109,19 @@ impl Table {
     /// # Errors
     /// The store cannot be reached, or refuses.
     pub async fn describe(&mut self) -> Result<Option<Value>, StoreError> {
-        let body = json!({ "TableName": self.location.table });
+        let body = json!({ "TableName": self.location.place.name });
         let description = match self.ask("DescribeTable", &body).await? {
             Answer::Done(value, _) if value["Table"].is_object() => Some(value["Table"].clone()),
             Answer::Refused(error, ..) if error == NO_TABLE => None,
             other => return Err(self.failure("DescribeTable", other).await),
         };
-        self.location.security.recognize(&self.location.server);
+        self.location.place.security.recognize(&self.location.place.server);
         Ok(description)
     }
 
     /// Returns the error for a table that does not exist.
     fn missing(&self) -> StoreError {
-        let Location { table, region, .. } = &self.location;
+        let Place { name: table, region, .. } = &self.location.place;
         StoreError::Config(format!(
             "there is no table {table} in {region}: create it with dlock doctor --init, or check its name, region= and endpoint="
         ))
@@ -129,7 +132,7 @@ impl Table {
     /// # Errors
     /// The table is not fit for locks, or not at the moment.
     pub fn use_as(&mut self, description: &Value) -> Result<(), StoreError> {
-        let Location { table, region, names_region, .. } = &self.location;
+        let Location { place: Place { name: table, region, .. }, names_region, .. } = &self.location;
         let unfit =
             |why: String| Err(StoreError::Config(format!("the table {table} cannot hold locks: {why}")));
         match description["TableStatus"].as_str() {
@@ -181,7 +184,7 @@ impl Table {
     pub async fn get(&mut self, key: &str) -> Result<(Option<Value>, Reply), StoreError> {
         let attribute = self.attribute().await?;
         let body = json!({
-            "TableName": self.location.table,
+            "TableName": self.location.place.name,
             "Key": { attribute: { "S": key } },
             "ConsistentRead": true,
         });
@@ -216,7 +219,7 @@ impl Table {
     /// As of [`change`](Table::change).
     pub async fn update(&mut self, key: &str, mut request: Value) -> Result<Updated, StoreError> {
         let attribute = self.attribute().await?;
-        request["TableName"] = self.location.table.as_str().into();
+        request["TableName"] = self.location.place.name.as_str().into();
         request["Key"] = json!({ attribute: { "S": key } });
         request["ReturnValues"] = "ALL_NEW".into();
         request["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD".into();
@@ -236,7 +239,7 @@ impl Table {
     /// As of [`get`](Table::get).
     pub async fn scan(&mut self, mut visit: impl FnMut(LockName, &Value)) -> Result<(), StoreError> {
         let attribute = self.attribute().await?;
-        let mut body = json!({ "TableName": self.location.table, "ConsistentRead": true });
+        let mut body = json!({ "TableName": self.location.place.name, "ConsistentRead": true });
         loop {
             let mut page = self.call("Scan", &body).await?;
             for item in page["Items"].as_array().into_iter().flatten() {
@@ -289,8 +292,8 @@ impl Table {
         let content_type = HeaderValue::from_static("application/x-amz-json-1.0");
         headers.insert(HeaderName::from_static("content-type"), content_type);
         let keys = self.credentials.keys().await?;
-        let scope = Scope { region: &self.location.region, service: "dynamodb" };
-        sign(&mut request, &self.location.host, &keys, scope)?;
+        let scope = Scope { region: &self.location.place.region, service: "dynamodb" };
+        sign(&mut request, &self.location.place.host, &keys, scope)?;
         let reply = self.http.send(request).await?;
         self.clock = reply
             .date()
@@ -306,7 +309,7 @@ impl Table {
 
     /// Returns the error that a refusal of this action means.
     pub async fn failure(&self, action: &str, answer: Answer) -> StoreError {
-        let Location { table, server, .. } = &self.location;
+        let Place { name: table, server, .. } = &self.location.place;
         let (error, value, reply) = match answer {
             Answer::Refused(error, value, reply) => (error, value, reply),
             Answer::Done(_, reply) => (String::new(), Value::Null, reply),

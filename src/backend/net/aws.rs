@@ -5,6 +5,8 @@
 
 mod credentials;
 mod keys;
+mod place;
+pub mod policy;
 mod profile;
 mod provider;
 mod service;
@@ -13,6 +15,7 @@ mod xml;
 
 pub use self::credentials::Credentials;
 pub use self::keys::Keys;
+pub use self::place::Place;
 pub use self::profile::{Profile, Settings};
 pub use self::service::{Service, partition, skew};
 pub use self::signature::{Scope, encoded, sign};

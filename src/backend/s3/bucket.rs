@@ -11,7 +11,7 @@ use super::location::Location;
 use crate::backend::StoreError;
 use crate::backend::ledger::polling::Shown;
 use crate::backend::net::Protocol;
-use crate::backend::net::aws::{Credentials, Scope, element, elements, encoded, sign, skew};
+use crate::backend::net::aws::{Credentials, Place, Scope, element, elements, encoded, sign, skew};
 use crate::backend::net::http::{Client, Method, Reply, Request, shown};
 use crate::lock::LockName;
 
@@ -36,13 +36,16 @@ pub(super) struct Bucket {
 impl Bucket {
     /// Returns a client; does not connect.
     pub fn new(location: &Location) -> Bucket {
-        Bucket::with(location.client(), location)
+        Bucket::with(location.place.client(), location)
     }
 
     /// Returns a client with this connection.
     pub fn with(http: Client, location: &Location) -> Bucket {
-        let credentials =
-            Credentials::new(&location.security.credentials, &location.settings, &location.region);
+        let credentials = Credentials::new(
+            &location.place.security.credentials,
+            &location.place.settings,
+            &location.place.region,
+        );
         Bucket { location: location.clone(), http, credentials, clock: None }
     }
 
@@ -57,7 +60,7 @@ impl Bucket {
 
     /// Returns a client with the same credentials and a connection of its own.
     pub fn twin(&self) -> Bucket {
-        let http = self.location.client();
+        let http = self.location.place.client();
         Bucket {
             location: self.location.clone(),
             http,
@@ -85,7 +88,7 @@ impl Bucket {
             404 if code(&reply).as_deref() == Some("NoSuchKey") => {}
             _ => return Err(self.failure(&reply, "s3:GetObject (and s3:ListBucket)").await),
         }
-        self.location.security.recognize(&self.location.server);
+        self.location.place.security.recognize(&self.location.place.server);
         Ok(reply)
     }
 
@@ -125,7 +128,7 @@ impl Bucket {
     pub async fn list(&mut self) -> Result<Vec<(String, Option<LockName>)>, StoreError> {
         let (mut locks, mut next) = (Vec::new(), None::<String>);
         loop {
-            let mut query = format!("list-type=2&prefix={}", encoded(&self.location.prefix));
+            let mut query = format!("list-type=2&prefix={}", encoded(&self.location.place.prefix));
             if let Some(token) = &next {
                 query += &format!("&continuation-token={}", encoded(token));
             }
@@ -190,8 +193,8 @@ impl Bucket {
             request.headers_mut().insert(HeaderName::from_static(name), value);
         }
         let keys = self.credentials.keys().await?;
-        let scope = Scope { region: &self.location.region, service: "s3" };
-        sign(&mut request, &self.location.host, &keys, scope)?;
+        let scope = Scope { region: &self.location.place.region, service: "s3" };
+        sign(&mut request, &self.location.place.host, &keys, scope)?;
         let reply = self.http.send(request).await?;
         self.clock = reply
             .date()
@@ -202,7 +205,7 @@ impl Bucket {
 
     /// Returns the error that a reply without success means, to a request that needs the right to this action.
     async fn failure(&self, reply: &Reply, action: &str) -> StoreError {
-        let Location { bucket, region, server, .. } = &self.location;
+        let Place { name: bucket, region, server, .. } = &self.location.place;
         let error = code(reply);
         let xml = text(reply);
         let home = reply.header("x-amz-bucket-region").map(str::to_owned).or_else(|| element(&xml, "Region"));

@@ -11,7 +11,7 @@ use crate::backend::ledger::dated::Dated;
 use crate::backend::ledger::dated::doctor::Conditions;
 use crate::backend::ledger::polling::{CLOCK_LAG, PAUSE};
 use crate::backend::net::Protocol;
-use crate::backend::net::aws::{HOURS, element, elements};
+use crate::backend::net::aws::{HOURS, Place, element, elements};
 use crate::backend::net::http::examination::{SCRATCH, host_clock};
 use crate::backend::net::reachability::{Remedies, Server, Servers};
 use crate::backend::race;
@@ -50,26 +50,26 @@ impl Bucket {
     /// A configured file cannot be used, or the store fails during the checks.
     pub(super) async fn examine_bucket(&self, diagnosis: &Diagnosis) -> Result<(), StoreError> {
         let location = &self.location;
-        let (addresses, security) = (from_ref(&location.server), &location.security);
-        let servers = Servers { addresses, security, remedies: &REMEDIES, fewer: "" };
+        let Place { server: address, security, proxy, name, region, prefix, .. } = &location.place;
+        let servers = Servers { addresses: from_ref(address), security, remedies: &REMEDIES, fewer: "" };
         let log_in = async |mut server: Server<'_>| {
-            let http = server.open_http(location.proxy.as_ref(), "/").await?;
+            let http = server.open_http(proxy.as_ref(), "/").await?;
             let bucket = async {
                 let mut bucket = Bucket::with(http, location);
                 bucket.query("list-type=2&max-keys=1", "s3:ListBucket").await?;
-                security.recognize(&location.server);
+                security.recognize(address);
                 Ok(bucket)
             };
             server.log_in("bucket", bucket).await
         };
         let Some((_, mut bucket)) = servers.log_in(diagnosis, log_in).await?.pop() else { return Ok(()) };
-        diagnosis.found(Finding::ok("bucket", format!("{} in {}", location.bucket, location.region)));
+        diagnosis.found(Finding::ok("bucket", format!("{name} in {region}")));
         diagnosis.found(Finding::ok("credentials", format!("from {}", bucket.source())));
         properties(&mut bucket, diagnosis).await;
         answers(diagnosis);
         cost(diagnosis);
         let number = random::number() % SCRATCH;
-        let key = format!("{}dlock-doctor-{number}.probe", location.prefix);
+        let key = format!("{prefix}dlock-doctor-{number}.probe");
         if !CONDITIONS.check(&mut bucket, &key, diagnosis).await?
             || !CONDITIONS.race(|| bucket.twin(), &key, diagnosis).await?
         {

@@ -5,12 +5,11 @@ use std::time::Duration;
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 use sha2::{Digest, Sha256};
 
-use crate::backend::net::aws::{Service, Settings, encoded};
-use crate::backend::net::http::{Client, Proxy};
-use crate::backend::net::{Address, COMMON, Security};
+use crate::backend::net::COMMON;
+use crate::backend::net::aws::{Place, Service, encoded};
 use crate::backend::options::Value::{Either, Text};
 use crate::backend::options::{Options, Table, UrlOption, of_access, of_lock};
-use crate::backend::url::{self, Environment, Host, Url, UrlError};
+use crate::backend::url::{Environment, Url, UrlError};
 use crate::hex;
 use crate::lock::LockName;
 
@@ -35,6 +34,8 @@ const ENCODED: &AsciiSet = &CONTROLS
 const LONGEST: usize = 240;
 /// What a name that is too long begins with; `=` occurs in no digest, and the name is in the ledger.
 const DIGEST: &str = "%sha256=";
+/// The service, the variable of its endpoint, and what is in it.
+const SERVICE: (&str, &str, &str) = ("s3", "AWS_ENDPOINT_URL_S3", "bucket");
 const OWN: &[UrlOption] = &[
     of_lock(
         "endpoint",
@@ -55,19 +56,9 @@ const OPTIONS: Table = &[OWN, COMMON];
 /// A bucket, and how to connect to it.
 #[derive(Clone)]
 pub struct Location {
-    pub(super) server: Address,
-    pub(super) security: Security,
-    pub(super) proxy: Option<Proxy>,
-    pub(super) bucket: String,
-    /// What the keys begin with: empty, or ending with a slash.
-    pub(super) prefix: String,
-    pub(super) region: String,
-    /// The name of the server in each request.
-    pub(super) host: String,
+    pub(super) place: Place,
     /// What the path of each request begins with.
     pub(super) base: String,
-    pub(super) settings: Settings,
-    pub(super) display: String,
 }
 
 impl Location {
@@ -82,50 +73,20 @@ impl Location {
     /// Another form, an unknown option, or an invalid value; or the profile cannot be read.
     pub fn from_url(url: &Url, environment: Environment<'_>) -> Result<Location, UrlError> {
         let mut options = Options::of(url, OPTIONS)?;
-        let bucket = match url.hosts.as_slice() {
-            [Host { name, port: None }] => name.clone(),
-            _ => {
-                return Err(UrlError::new(
-                    "s3:// takes one bucket, as in s3://BUCKET/PREFIX; a server is endpoint=",
-                ));
-            }
-        };
-        let mut service = Service::of(&mut options, environment, ("s3", "AWS_ENDPOINT_URL_S3", "bucket"))?;
+        let bucket = Place::name_in(url, SERVICE)?;
+        let mut service = Service::of(&mut options, environment, SERVICE)?;
         let is_path_style = options.switch("path_style").unwrap_or(!service.is_aws || bucket.contains('.'));
         if !is_path_style {
             service.server.host.name = format!("{bucket}.{}", service.server.host.name);
         }
-        let security = service.security(url, &mut options)?;
-        let Service { settings, region, server, .. } = service;
-        let address = server.address();
-        let proxy = Proxy::of(&address, server.is_secure, environment)?;
-        let prefix = url.path.trim_matches('/');
+        let base = if is_path_style { format!("/{}", encoded(&bucket)) } else { String::new() };
+        let place = Place::of(service, bucket, url, &mut options, environment)?;
         // Clients and servers resolve them in paths, each in its own way.
-        if !prefix.is_empty() && prefix.split('/').any(|part| ["", ".", ".."].contains(&part)) {
+        let mut parts = place.prefix.trim_end_matches('/').split('/');
+        if !place.prefix.is_empty() && parts.any(|part| ["", ".", ".."].contains(&part)) {
             return Err(UrlError::new("a part of the prefix may not be empty, . or .."));
         }
-        let user = security.credentials.in_url();
-        let display = format!(
-            "s3://{user}{bucket}{}",
-            if prefix.is_empty() { String::new() } else { format!("/{}", url::encoded(prefix)) }
-        );
-        Ok(Location {
-            server: address,
-            security,
-            proxy,
-            host: server.host_header(),
-            base: if is_path_style { format!("/{}", encoded(&bucket)) } else { String::new() },
-            bucket,
-            prefix: if prefix.is_empty() { String::new() } else { format!("{prefix}/") },
-            region,
-            settings,
-            display: display + &options.query(),
-        })
-    }
-
-    /// Returns a client of the store, through the proxy if there is one; does not connect.
-    pub(super) fn client(&self) -> Client {
-        Client::new(&self.server, &self.security).through(self.proxy.as_ref())
+        Ok(Location { place, base })
     }
 
     /// Returns the key of a lock.
@@ -134,17 +95,17 @@ impl Location {
         if encoded.len() > LONGEST {
             encoded = format!("{DIGEST}{}", hex::encode(&Sha256::digest(name.as_str())));
         }
-        format!("{}{encoded}{SUFFIX}", self.prefix)
+        format!("{}{encoded}{SUFFIX}", self.place.prefix)
     }
 
     /// Returns whether the key of a lock contains its name.
     pub(super) fn contains_name(&self, name: &LockName) -> bool {
-        !self.key(name)[self.prefix.len()..].starts_with(DIGEST)
+        !self.key(name)[self.place.prefix.len()..].starts_with(DIGEST)
     }
 
     /// Returns the name of the lock that this is the key of: `Err` if only its ledger contains it; `None` if it is no such key.
     pub(super) fn name_of(&self, key: &str) -> Option<Result<LockName, ()>> {
-        let encoded = key.strip_prefix(&self.prefix)?.strip_suffix(SUFFIX)?;
+        let encoded = key.strip_prefix(&self.place.prefix)?.strip_suffix(SUFFIX)?;
         if encoded.starts_with(DIGEST) {
             return Some(Err(()));
         }
@@ -194,7 +155,11 @@ mod tests {
             ("s3://b?endpoint=https://h&path_style=no", there, "s3://b?endpoint=https://h", "b.h", "/k"),
         ] {
             let location = parse(url, &[variable]).expect(url);
-            assert_eq!((location.display.as_str(), location.host.as_str()), (shown, host), "{url}");
+            assert_eq!(
+                (location.place.display.as_str(), location.place.host.as_str()),
+                (shown, host),
+                "{url}"
+            );
             assert_eq!(location.path("k"), path, "{url}");
         }
         for url in [

@@ -63,7 +63,7 @@ impl Dated for Bucket {
     const LONGEST: usize = 1 << 20;
 
     fn display(&self) -> &str {
-        &self.location.display
+        &self.location.place.display
     }
 
     async fn connect(&mut self) -> Result<(), StoreError> {
@@ -83,7 +83,7 @@ impl Dated for Bucket {
     }
 
     fn described(&self, key: &str) -> String {
-        format!("the object {key} in the bucket {}", self.location.bucket)
+        format!("the object {key} in the bucket {}", self.location.place.name)
     }
 
     async fn read(&mut self, key: &str) -> Result<Reading<String>, StoreError> {
