@@ -75,7 +75,7 @@ impl Table {
         let Some((_, mut table)) = servers.log_in(diagnosis, log_in).await?.pop() else { return Ok(()) };
         let found = format!("{name} in {region}, with the key {}", table.attribute().await?);
         diagnosis.found(Finding::ok("table", found));
-        diagnosis.found(Finding::ok("credentials", format!("from {}", table.source())));
+        diagnosis.found(Finding::ok("credentials", format!("from {}", table.client.source())));
         if !expiry(&mut table, location, diagnosis).await {
             return Ok(());
         }

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use hyper::http::{HeaderName, HeaderValue};
 use serde_json::{Value, json};
 
 use super::item::{Change, found};
@@ -10,8 +9,8 @@ use super::location::Location;
 use crate::backend::ledger::dated::{Reading, Written};
 use crate::backend::ledger::polling::Shown;
 use crate::backend::net::Protocol;
-use crate::backend::net::aws::{Credentials, Place, Scope, sign, skew};
-use crate::backend::net::http::{Client, Method, Reply, Request, shown};
+use crate::backend::net::aws::{Place, Signed, request, skew};
+use crate::backend::net::http::{Client, Method, Reply, shown};
 use crate::backend::{Outlook, StoreError};
 use crate::clock::wall_micros;
 use crate::lock::LockName;
@@ -36,8 +35,8 @@ const NO_TABLE: &str = "ResourceNotFoundException";
 pub(super) struct Table {
     /// Where it is.
     pub location: Location,
-    http: Client,
-    credentials: Credentials,
+    /// Its requests.
+    pub client: Signed,
     /// The attribute that is its partition key, once that is known.
     key: Option<String>,
     /// What the store's clock has shown last.
@@ -70,24 +69,14 @@ impl Table {
 
     /// Returns a client with this connection.
     pub fn with(http: Client, location: &Location) -> Table {
-        let credentials = Credentials::new(
-            &location.place.security.credentials,
-            &location.place.settings,
-            &location.place.region,
-        );
-        Table { location: location.clone(), http, credentials, key: None, clock: None }
+        let client = Signed::with(http, &location.place, "dynamodb");
+        Table { location: location.clone(), client, key: None, clock: None }
     }
 
     /// Returns a client with the same credentials and a connection of its own.
     pub fn twin(&self) -> Table {
-        let http = self.location.place.client();
-        let (key, credentials) = (self.key.clone(), self.credentials.clone());
-        Table { location: self.location.clone(), http, credentials, key, clock: self.clock }
-    }
-
-    /// Returns where the credentials come from.
-    pub fn source(&self) -> &'static str {
-        self.credentials.source()
+        let (location, client) = (self.location.clone(), self.client.twin());
+        Table { location, client, key: self.key.clone(), clock: self.clock }
     }
 
     /// Opens the connection, if there is none, finds the credentials, and reads the description of the table, once.
@@ -96,8 +85,7 @@ impl Table {
     /// The store cannot be reached, or there are no credentials, or the table is not fit for locks.
     pub async fn open(&mut self) -> Result<(), StoreError> {
         if self.key.is_some() {
-            self.credentials.keys().await?;
-            return self.http.connect().await;
+            return self.client.connect().await;
         }
         let table = self.describe().await?;
         let table = table.ok_or_else(|| self.missing())?;
@@ -268,43 +256,27 @@ impl Table {
         }
     }
 
-    /// Sends a signed request, and returns the answer. One that was refused because of its key, and so not carried out, is
-    /// repeated once with a key that is read again.
+    /// Sends a signed request, and returns the answer.
     ///
     /// # Errors
     /// The store cannot be reached or does not reply, or there are no credentials.
     pub async fn ask(&mut self, action: &'static str, body: &Value) -> Result<Answer, StoreError> {
-        match self.ask_once(action, body).await? {
-            Answer::Refused(error, ..) if REPLACED.contains(&error.as_str()) => {
-                self.credentials.forget();
-                self.ask_once(action, body).await
-            }
-            answer => Ok(answer),
+        let target = format!("DynamoDB_20120810.{action}");
+        let headers = [("x-amz-target", target.as_str()), ("content-type", "application/x-amz-json-1.0")];
+        let request = request(Method::POST, "/", &headers, body.to_string().as_bytes());
+        let request = request.expect("words are text");
+        let is_of_key = |reply: &Reply| {
+            let is_refused = !reply.status.is_success();
+            is_refused && REPLACED.contains(&error_in(&content(reply)))
+        };
+        let reply = self.client.send(request, is_of_key).await?;
+        let shown = reply.date().map(|date| Shown { date, sent: reply.sent, received: reply.received });
+        self.clock = shown.or(self.clock);
+        let value = content(&reply);
+        match reply.status.is_success() && value.is_object() {
+            true => Ok(Answer::Done(value, reply)),
+            false => Ok(Answer::Refused(error_in(&value).to_owned(), value, reply)),
         }
-    }
-
-    async fn ask_once(&mut self, action: &'static str, body: &Value) -> Result<Answer, StoreError> {
-        let mut request = Request::new(body.to_string().into_bytes());
-        *request.method_mut() = Method::POST;
-        let target = HeaderValue::try_from(format!("DynamoDB_20120810.{action}")).expect("a word is text");
-        let headers = request.headers_mut();
-        headers.insert(HeaderName::from_static("x-amz-target"), target);
-        let content_type = HeaderValue::from_static("application/x-amz-json-1.0");
-        headers.insert(HeaderName::from_static("content-type"), content_type);
-        let keys = self.credentials.keys().await?;
-        let scope = Scope { region: &self.location.place.region, service: "dynamodb" };
-        sign(&mut request, &self.location.place.host, &keys, scope)?;
-        let reply = self.http.send(request).await?;
-        self.clock = reply
-            .date()
-            .map(|date| Shown { date, sent: reply.sent, received: reply.received })
-            .or(self.clock);
-        let value: Value = serde_json::from_slice(&reply.body).unwrap_or_default();
-        if reply.status.is_success() && value.is_object() {
-            return Ok(Answer::Done(value, reply));
-        }
-        let error = value["__type"].as_str().and_then(|error| error.rsplit('#').next());
-        Ok(Answer::Refused(error.unwrap_or_default().to_owned(), value, reply))
     }
 
     /// Returns the error that a refusal of this action means.
@@ -357,6 +329,15 @@ impl Table {
             error => reply.failure_saying(format!("{}: {said}", shown(error))),
         }
     }
+}
+
+fn content(reply: &Reply) -> Value {
+    serde_json::from_slice(&reply.body).unwrap_or_default()
+}
+
+/// Returns the error that a refusal names; empty if it names none.
+fn error_in(content: &Value) -> &str {
+    content["__type"].as_str().and_then(|error| error.rsplit('#').next()).unwrap_or_default()
 }
 
 /// Returns the item in a reply.

@@ -3,6 +3,7 @@
 //! Used by the stores of AWS. What always holds: a secret is registered before it is used, and no request is sent to a host
 //! that the environment, the configuration files of AWS or the URL do not name.
 
+mod client;
 mod credentials;
 mod keys;
 mod place;
@@ -13,12 +14,11 @@ mod service;
 mod signature;
 mod xml;
 
-pub use self::credentials::Credentials;
-pub use self::keys::Keys;
+pub use self::client::{Signed, request};
 pub use self::place::Place;
 pub use self::profile::{Profile, Settings};
 pub use self::service::{Service, partition, skew};
-pub use self::signature::{Scope, encoded, sign};
+pub use self::signature::encoded;
 pub use self::xml::{element, elements};
 
 /// The hours of a month, for AWS's prices: 730.

@@ -4,15 +4,14 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use hyper::http::{HeaderName, HeaderValue};
 use sha2::{Digest, Sha256};
 
 use super::location::Location;
 use crate::backend::StoreError;
 use crate::backend::ledger::polling::Shown;
 use crate::backend::net::Protocol;
-use crate::backend::net::aws::{Credentials, Place, Scope, element, elements, encoded, sign, skew};
-use crate::backend::net::http::{Client, Method, Reply, Request, shown};
+use crate::backend::net::aws::{Place, Signed, element, elements, encoded, request, skew};
+use crate::backend::net::http::{Client, Method, Reply, shown};
 use crate::lock::LockName;
 
 /// A key that was refused for one of these reasons may have been replaced at its source.
@@ -27,8 +26,8 @@ const PRECONDITION_FAILED: u16 = 412;
 pub(super) struct Bucket {
     /// Where it is.
     pub location: Location,
-    http: Client,
-    credentials: Credentials,
+    /// Its requests.
+    pub client: Signed,
     /// What the store's clock has shown last.
     pub clock: Option<Shown>,
 }
@@ -41,37 +40,12 @@ impl Bucket {
 
     /// Returns a client with this connection.
     pub fn with(http: Client, location: &Location) -> Bucket {
-        let credentials = Credentials::new(
-            &location.place.security.credentials,
-            &location.place.settings,
-            &location.place.region,
-        );
-        Bucket { location: location.clone(), http, credentials, clock: None }
-    }
-
-    /// Opens the connection, if there is none, and finds the credentials.
-    ///
-    /// # Errors
-    /// The store cannot be reached, or there are no credentials.
-    pub async fn open(&mut self) -> Result<(), StoreError> {
-        self.credentials.keys().await?;
-        self.http.connect().await
+        Bucket { location: location.clone(), client: Signed::with(http, &location.place, "s3"), clock: None }
     }
 
     /// Returns a client with the same credentials and a connection of its own.
     pub fn twin(&self) -> Bucket {
-        let http = self.location.place.client();
-        Bucket {
-            location: self.location.clone(),
-            http,
-            credentials: self.credentials.clone(),
-            clock: self.clock,
-        }
-    }
-
-    /// Returns where the credentials come from.
-    pub fn source(&self) -> &'static str {
-        self.credentials.source()
+        Bucket { location: self.location.clone(), client: self.client.twin(), clock: self.clock }
     }
 
     /// Reads an object, unless it still has this entity tag. Returns the reply: with the object, or without it (304, 404).
@@ -159,8 +133,7 @@ impl Bucket {
         }
     }
 
-    /// Sends a signed request, and returns the reply, of whatever status. One that was refused because of its key, and so not
-    /// carried out, is repeated once with a key that is read again.
+    /// Sends a signed request, and returns the reply, of whatever status.
     async fn ask(
         &mut self,
         method: Method,
@@ -168,38 +141,13 @@ impl Bucket {
         headers: &[(&'static str, &str)],
         body: &[u8],
     ) -> Result<Reply, StoreError> {
-        let reply = self.ask_once(method.clone(), uri, headers, body).await?;
-        if !code(&reply).is_some_and(|code| REPLACED.contains(&code.as_str())) {
-            return Ok(reply);
-        }
-        self.credentials.forget();
-        self.ask_once(method, uri, headers, body).await
-    }
-
-    async fn ask_once(
-        &mut self,
-        method: Method,
-        uri: &str,
-        headers: &[(&'static str, &str)],
-        body: &[u8],
-    ) -> Result<Reply, StoreError> {
-        let unusable =
-            |_| StoreError::Config("the bucket, the prefix or the name cannot be part of a request".into());
-        let mut request = Request::new(body.to_vec());
-        *request.method_mut() = method;
-        *request.uri_mut() = uri.parse().map_err(|_| unusable(()))?;
-        for (name, value) in headers {
-            let value = HeaderValue::try_from(*value).map_err(|_| unusable(()))?;
-            request.headers_mut().insert(HeaderName::from_static(name), value);
-        }
-        let keys = self.credentials.keys().await?;
-        let scope = Scope { region: &self.location.place.region, service: "s3" };
-        sign(&mut request, &self.location.place.host, &keys, scope)?;
-        let reply = self.http.send(request).await?;
-        self.clock = reply
-            .date()
-            .map(|date| Shown { date, sent: reply.sent, received: reply.received })
-            .or(self.clock);
+        let unusable = "the bucket, the prefix or the name cannot be part of a request";
+        let request = request(method, uri, headers, body);
+        let request = request.ok_or_else(|| StoreError::Config(unusable.into()))?;
+        let is_of_key = |reply: &Reply| code(reply).is_some_and(|code| REPLACED.contains(&code.as_str()));
+        let reply = self.client.send(request, is_of_key).await?;
+        let shown = reply.date().map(|date| Shown { date, sent: reply.sent, received: reply.received });
+        self.clock = shown.or(self.clock);
         Ok(reply)
     }
 

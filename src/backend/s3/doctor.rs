@@ -64,7 +64,7 @@ impl Bucket {
         };
         let Some((_, mut bucket)) = servers.log_in(diagnosis, log_in).await?.pop() else { return Ok(()) };
         diagnosis.found(Finding::ok("bucket", format!("{name} in {region}")));
-        diagnosis.found(Finding::ok("credentials", format!("from {}", bucket.source())));
+        diagnosis.found(Finding::ok("credentials", format!("from {}", bucket.client.source())));
         properties(&mut bucket, diagnosis).await;
         answers(diagnosis);
         cost(diagnosis);

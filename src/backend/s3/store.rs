@@ -67,7 +67,7 @@ impl Dated for Bucket {
     }
 
     async fn connect(&mut self) -> Result<(), StoreError> {
-        self.open().await
+        self.client.connect().await
     }
 
     fn clock(&self) -> Option<Shown> {
