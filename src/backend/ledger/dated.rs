@@ -204,7 +204,7 @@ pub enum Written<V> {
 }
 
 /// The locks of another program, as a [gate](super::document::DocumentStore::observe_gate) with a lease in front of the
-/// ledgers of a client. Each method can fail if the store cannot be queried.
+/// ledgers of a client.
 pub trait ForeignLocks<C> {
     /// See [`DocumentStore::passed`](super::document::DocumentStore::passed).
     fn passed(&self, _purpose: &Purpose) -> Option<(u64, u64)> {
@@ -214,7 +214,7 @@ pub trait ForeignLocks<C> {
     /// See [`DocumentStore::observe_gate`](super::document::DocumentStore::observe_gate).
     ///
     /// # Errors
-    /// The lock is in an unknown format.
+    /// The store could not be queried, or the lock is in an unknown format.
     fn observe(
         &mut self,
         _client: &mut C,
@@ -228,7 +228,7 @@ pub trait ForeignLocks<C> {
     /// See [`DocumentStore::pass_gate`](super::document::DocumentStore::pass_gate).
     ///
     /// # Errors
-    /// The lock is in an unknown format.
+    /// The store could not be queried, or the lock is in an unknown format.
     fn pass(
         &mut self,
         _client: &mut C,
@@ -241,7 +241,7 @@ pub trait ForeignLocks<C> {
     /// See [`DocumentStore::leave_gate`](super::document::DocumentStore::leave_gate).
     ///
     /// # Errors
-    /// None besides that.
+    /// The store could not be queried.
     fn leave(
         &mut self,
         _client: &mut C,
@@ -255,7 +255,7 @@ pub trait ForeignLocks<C> {
     /// See [`Passages::end_others`](super::document::leased_gate::Passages::end_others).
     ///
     /// # Errors
-    /// None besides that.
+    /// The store could not be queried.
     fn end_others(
         &mut self,
         _client: &mut C,
@@ -271,7 +271,7 @@ pub trait ForeignLocks<C> {
     /// that the ledger does not list.
     ///
     /// # Errors
-    /// None besides that.
+    /// The store could not be queried.
     fn is_left(
         &mut self,
         _client: &mut C,
@@ -284,7 +284,7 @@ pub trait ForeignLocks<C> {
     /// See [`Store::end_foreign`](super::Store::end_foreign).
     ///
     /// # Errors
-    /// None besides that.
+    /// The store could not be queried.
     fn end_shown(
         &mut self,
         _client: &mut C,

@@ -1,5 +1,5 @@
-//! Stores that send no notifications, and whose clock is that of their replies over HTTP (`Date`): it shows whole seconds, and
-//! a waiter reads the ledger now and then.
+//! Stores whose clock is that of their replies over HTTP (`Date`), which shows whole seconds. If they send no notifications, a
+//! waiter reads the ledger now and then.
 
 use std::time::Duration;
 
