@@ -8,5 +8,5 @@ mod row;
 mod store;
 
 pub use self::recipe::Recipe;
-pub use self::row::{COLUMNS, LEASE_DIGITS, Row, TABLE, Taken, Values, create_table, lease_key, now};
-pub use self::store::{Client, Names, Reading, RowStore, SessionLock};
+pub use self::row::{COLUMNS, LEASE_DIGITS, Row, TABLE, Taken, Values, create_table, lease_key, now, seen};
+pub use self::store::{Client, Names, RowStore, SessionLock};

@@ -12,12 +12,11 @@ use super::packet::malformed;
 use super::reply::{Failure, QueryResult};
 use super::table::{NOW, TIME, create, insert, literal, read_row, take_if_idle, touch, update};
 use crate::backend::diagnosis::Diagnosis;
-use crate::backend::ledger::document::{Revision, Shortcut};
+use crate::backend::ledger::document::{Revision, Seen, Shortcut};
 use crate::backend::ledger::waiting::{Waiting, calls};
 use crate::backend::ledger::{Contender, GateLifetime, Purpose, WaiterEntry};
-use crate::backend::sql::{self, COLUMNS, Names, Reading, RowStore, TABLE, Taken, Values};
+use crate::backend::sql::{self, COLUMNS, Names, RowStore, TABLE, Taken, Values};
 use crate::backend::{Change, Hazard, Location as _, StoreError};
-use crate::clock::Moment;
 use crate::lock::LockName;
 
 /// The locks of a table.
@@ -86,17 +85,13 @@ impl sql::Client for Client {
         self.connect().await
     }
 
-    fn sent(&self) -> Moment {
-        self.sent
-    }
-
     async fn load(
         &mut self,
         session: &mut Gates,
         name: &LockName,
         purpose: &Purpose,
         shortcut: &Shortcut,
-    ) -> Result<Option<Reading>, StoreError> {
+    ) -> Result<Option<Seen<u64>>, StoreError> {
         let key = self.key(name);
         let gate = match self.has_user_lock() {
             true => format!("; {}", who_holds(&self.user_lock(name).await?)),
@@ -143,7 +138,7 @@ impl sql::Client for Client {
         match results.last() {
             Some(QueryResult::Rows(rows)) => {
                 let (time, row) = rows.first().and_then(read_row).ok_or_else(malformed)?;
-                Ok(Some(Reading { time, row, occupants }))
+                sql::seen(name, row, time, self.sent, occupants).map(Some)
             }
             _ => Err(malformed()),
         }

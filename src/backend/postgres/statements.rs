@@ -3,7 +3,7 @@
 use tokio_postgres::Row as Record;
 use tokio_postgres::types::{ToSql, Type};
 
-use crate::backend::sql::{COLUMNS, LEASE_DIGITS, Reading, Row};
+use crate::backend::sql::{COLUMNS, LEASE_DIGITS, Row};
 
 /// The time, read once, after the request has arrived: no lease is shorter than the client counts it; and the process that
 /// serves the request. The statement also limits the wait for a row that others have locked, for the case that the client
@@ -118,14 +118,14 @@ pub(super) fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// Reads what the statements return of a row, and which process has served them.
-pub(super) fn reading(record: &Record) -> Result<(Reading, i32), tokio_postgres::Error> {
+/// Reads what the statements return: the time in microseconds, the row if there is one, and which process has served them.
+pub(super) fn reading(record: &Record) -> Result<(u64, Option<Row>, i32), tokio_postgres::Error> {
     let number = |column: usize| record.try_get::<_, Option<i64>>(column).map(Option::unwrap_or_default);
     let text = |column: usize| record.try_get::<_, Option<String>>(column);
     let unsigned = |number: i64| u64::try_from(number).unwrap_or_default();
     let (now, process) = (unsigned(number(0)?), record.try_get(1)?);
     let Some(format) = record.try_get::<_, Option<i32>>(2)? else {
-        return Ok((Reading { time: now, row: None, occupants: None }, process));
+        return Ok((now, None, process));
     };
     let row = Row {
         format: u32::try_from(format).unwrap_or_default(),
@@ -138,5 +138,5 @@ pub(super) fn reading(record: &Record) -> Result<(Reading, i32), tokio_postgres:
         success: text(9)?,
         history: text(10)?.unwrap_or_default(),
     };
-    Ok((Reading { time: now, row: Some(row), occupants: None }, process))
+    Ok((now, Some(row), process))
 }

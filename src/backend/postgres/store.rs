@@ -13,11 +13,10 @@ use super::policy::create_table;
 use super::recipe::GATE_ALONE;
 use super::statements::{Parameter, reading, signed};
 use crate::backend::diagnosis::Diagnosis;
-use crate::backend::ledger::document::{Revision, Shortcut};
+use crate::backend::ledger::document::{Revision, Seen, Shortcut};
 use crate::backend::ledger::{Contender, Effect, GateLifetime, Ledger, Purpose, WaiterEntry};
-use crate::backend::sql::{self, Client as _, Names, Reading, RowStore, Taken, Values};
+use crate::backend::sql::{self, Client as _, Names, RowStore, Taken, Values};
 use crate::backend::{CLAIM_WITHIN, Change, Location as _, StoreError};
-use crate::clock::Moment;
 use crate::lock::{FencingToken, LockName};
 
 /// The locks of a database.
@@ -103,17 +102,13 @@ impl sql::Client for Client {
         self.connect().await
     }
 
-    fn sent(&self) -> Moment {
-        self.sent
-    }
-
     async fn load(
         &mut self,
         _: &mut Advisory,
         name: &LockName,
         _: &Purpose,
         shortcut: &Shortcut,
-    ) -> Result<Option<Reading>, StoreError> {
+    ) -> Result<Option<Seen<u64>>, StoreError> {
         if self.lacks.is_some() {
             return Ok(None);
         }
@@ -149,9 +144,9 @@ impl sql::Client for Client {
         };
         let rows = rows.map_err(|error| self.meaning(&error))?;
         let record = rows.first().ok_or_else(|| StoreError::unanswered("the server returned no row"))?;
-        let (reading, process) = reading(record).map_err(|error| self.meaning(&error))?;
+        let (time, row, process) = reading(record).map_err(|error| self.meaning(&error))?;
         self.served_by(process);
-        Ok(Some(reading))
+        sql::seen(name, row, time, self.sent, None).map(Some)
     }
 
     async fn swap(

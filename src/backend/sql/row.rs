@@ -8,8 +8,11 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::backend::ledger::{HolderEntry, Ledger, Now, Unreadable};
-use crate::lock::Freeze;
+use crate::backend::StoreError;
+use crate::backend::ledger::document::Seen;
+use crate::backend::ledger::{HolderEntry, Ledger, Now, Occupant, Unreadable};
+use crate::clock::Moment;
+use crate::lock::{Freeze, LockName};
 
 /// The default name of the table.
 pub const TABLE: &str = "dlock_locks";
@@ -37,6 +40,27 @@ pub fn create_table(table: &str, name_type: &str, text_type: &str, more: &str, e
 /// Returns the time that the server's clock shows.
 pub fn now(micros: u64) -> Now {
     Now { clock: Duration::from_micros(micros), wall: micros }
+}
+
+/// Returns what a row, or that there is none, says of a lock, read at this time of the server's clock by a request sent then.
+///
+/// # Errors
+/// The row is in another format, or damaged.
+pub fn seen(
+    name: &LockName,
+    row: Option<Row>,
+    micros: u64,
+    sent: Moment,
+    occupants: Option<Vec<Occupant>>,
+) -> Result<Seen<u64>, StoreError> {
+    let (ledger, version) = match row {
+        None => (Ledger::default(), 0),
+        Some(row) => {
+            let unreadable = |why| StoreError::Config(format!("{name}: {why}"));
+            (row.ledger().map_err(unreadable)?, row.version)
+        }
+    };
+    Ok(Seen { ledger, version, now: now(micros), sent, occupants })
 }
 
 /// A row as it was read.

@@ -4,7 +4,6 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use super::own::OwnLedgers;
-use super::row::{Row, now};
 use crate::backend::admin::Removal;
 use crate::backend::diagnosis::Diagnosis;
 use crate::backend::ledger::document::{DocumentStore, Documents, Revision, Seen, Shortcut};
@@ -12,18 +11,7 @@ use crate::backend::ledger::{
     Contender, GateLifetime, GateMode, Ledger, Occupant, Purpose, Store, WaiterEntry,
 };
 use crate::backend::{Change, Hazard, Reply, StoreError, TryReply, shedlock};
-use crate::clock::Moment;
 use crate::lock::{Claim, Holder, LockName};
-
-/// What was read of a lock in one request.
-pub struct Reading {
-    /// The server's clock in microseconds since 1970.
-    pub time: u64,
-    /// The row, if there is one.
-    pub row: Option<Row>,
-    /// See [`Seen::occupants`].
-    pub occupants: Option<Vec<Occupant>>,
-}
 
 /// The locks whose names are listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,20 +33,18 @@ pub trait Client: shedlock::Database + Sized {
     /// See [`Backend::connect`](crate::backend::Backend::connect).
     fn connect(&mut self) -> impl Future<Output = Result<(), StoreError>>;
 
-    /// Returns when the last request was sent.
-    fn sent(&self) -> Moment;
-
-    /// Reads the row of a lock after the shortcut, in one request; `None` if the user may not have the table.
+    /// Reads the row of a lock after the shortcut, in one request; version 0 stands for no row. `None` if the user may not
+    /// have the table.
     ///
     /// # Errors
-    /// The server could not be queried, or the table is not one of dlock.
+    /// The server could not be queried, or the table is not one of dlock, or the row is in an unknown format.
     fn load(
         &mut self,
         session: &mut Self::Session,
         name: &LockName,
         purpose: &Purpose,
         shortcut: &Shortcut,
-    ) -> impl Future<Output = Result<Option<Reading>, StoreError>>;
+    ) -> impl Future<Output = Result<Option<Seen<u64>>, StoreError>>;
 
     /// Stores a ledger if its row still has this version, or if there is still no row, for version 0. Returns the version
     /// that it has now; `None` if it was not stored.
@@ -197,16 +183,8 @@ impl<C: Client> DocumentStore for RowStore<C> {
             // What happened before is known to the decision.
             self.client.clear();
         }
-        let read = self.client.load(&mut self.session, name, purpose, shortcut).await?;
-        let Some(Reading { time, row, occupants }) = read else { return Ok(self.own.load(name)) };
-        let (ledger, version) = match row {
-            None => (Ledger::default(), 0),
-            Some(row) => {
-                let unreadable = |why| StoreError::Config(format!("{name}: {why}"));
-                (row.ledger().map_err(unreadable)?, row.version)
-            }
-        };
-        Ok(Seen { ledger, version, now: now(time), sent: self.client.sent(), occupants })
+        let seen = self.client.load(&mut self.session, name, purpose, shortcut).await?;
+        Ok(seen.unwrap_or_else(|| self.own.load(name)))
     }
 
     fn is_subscribed(&self, name: &LockName, waiter: &WaiterEntry) -> bool {
