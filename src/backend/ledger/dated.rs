@@ -1,5 +1,5 @@
 //! Stores that swap values by their versions over HTTP, and whose clock is that of their replies (`Date`): a client says how
-//! a value is read and written, and [`DatedStore`] makes a store of ledgers of it.
+//! a value is read and written, and [`DatedStore`] turns it into a store of ledgers.
 //!
 //! Used by S3, DynamoDB and Kubernetes. What always holds: every write has the number of an attempt of its own, by which its author
 //! recognises it if its reply was lost.
@@ -48,8 +48,8 @@ pub trait Dated: Sized {
     /// See [`Backend::display`](crate::backend::Backend::display).
     fn display(&self) -> &str;
 
-    /// See [`Backend::connect`](crate::backend::Backend::connect). With [shortcuts](Dated::TAKES), the store's clock is known
-    /// then.
+    /// See [`Backend::connect`](crate::backend::Backend::connect). If it [takes](Dated::TAKES) idle locks, the
+    /// store's clock is known then.
     fn connect(&mut self) -> impl Future<Output = Result<(), StoreError>>;
 
     /// Returns what the store's clock has shown last.
@@ -140,7 +140,7 @@ pub trait Dated: Sized {
 /// A value as it is stored.
 #[derive(Debug)]
 pub struct Found<V> {
-    /// Its version; `None` if there is no value.
+    /// Its version; `None` if there is no value, or it has none.
     pub version: Option<V>,
     /// Its ledger, which is empty if there is no value, or why the value is not a lock.
     pub ledger: Result<Ledger, String>,
@@ -199,7 +199,8 @@ pub enum Noticed<V> {
 pub enum Written<V> {
     /// The value is as it was written.
     Stored(Found<V>),
-    /// It was not as expected, but so, if the store says how it was: perhaps as this very write has changed it.
+    /// It is not known to be stored: the value was not as expected, or the reply does not say. This is how it was, if the
+    /// store says so; perhaps this very write has changed it.
     Refused(Option<Reading<V>>),
 }
 

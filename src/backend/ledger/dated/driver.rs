@@ -26,7 +26,7 @@ pub struct DatedStore<C: Dated> {
     client: C,
     gate: Option<C::Gate>,
     poller: Poller<C::Version>,
-    /// What a write has found or made: the next attempt is decided on it.
+    /// What a write has found or made, or a waiter has seen: the next attempt is decided on it.
     unread: Option<(LockName, Reading<C::Version>)>,
     /// How many conflicts there were in this change.
     conflicts: u32,
@@ -44,7 +44,7 @@ impl<C: Dated> DatedStore<C> {
     }
 
     /// Finds out how an attempt to change a value has ended, if the reply does not say. Returns the value as it is stored; `None`
-    /// if another client was faster: what that has written is not read again.
+    /// if another client was faster: what that client has written is not read again.
     async fn settle(
         &mut self,
         name: &LockName,
@@ -148,7 +148,11 @@ impl<C: Dated> DatedStore<C> {
             Noticed::Changed(reading) => reading,
         };
         let (ledger, version) = (reading.found.ledger.as_ref().ok(), reading.found.version.as_ref());
-        let is_left = ledger.is_some_and(|ledger| ledger.holders.is_empty()) && self.poller.is_next();
+        let is_left = match ledger {
+            Some(ledger) => ledger.holders.is_empty() && self.poller.is_next(),
+            // The claim says that it is not a lock any more.
+            None => true,
+        };
         let mut change = match version {
             Some(version) if self.poller.seen() == Some(version) => None,
             _ => self.poller.change(ledger.zip(version)),
@@ -159,9 +163,11 @@ impl<C: Dated> DatedStore<C> {
             && let Some(gate) = &mut self.gate
             && gate.is_left(&mut self.client, &name, ledger.unwrap_or(&Ledger::default())).await?
         {
-            change = Some(backend::Change::OurTurn);
+            // The ledger may have changed meanwhile: it is read again.
+            return Ok(Some(backend::Change::OurTurn));
         }
-        if change == Some(backend::Change::OurTurn) {
+        // A ledger that was deleted has forgotten its fencing tokens: the next one depends on the time of a new reply.
+        if change == Some(backend::Change::OurTurn) && ledger.is_some() && version.is_some() {
             self.conflicts = 0;
             self.unread = Some((name, *reading));
         }

@@ -31,7 +31,8 @@ pub struct Place {
 }
 
 impl Place {
-    /// Returns the name of what a URL of a service is about: `thing` says what that is.
+    /// Returns the name of the bucket or table in a URL; the tuple has the scheme, the variable of its endpoint, and what is
+    /// named.
     ///
     /// # Errors
     /// The URL has another form.
