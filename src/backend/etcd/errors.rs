@@ -35,9 +35,7 @@ pub(super) fn meaning(status: &Status) -> StoreError {
         Code::Unavailable => {
             StoreError::Unavailable { reason: text, maybe_applied: true, outlook: Outlook::Transient }
         }
-        _ if is_out_of_space(status) => {
-            StoreError::unreachable(format!("the NOSPACE alarm is active ({text}): see dlock doctor"))
-        }
+        _ if is_out_of_space(status) => StoreError::unreachable(out_of_space(status)),
         Code::Unimplemented => {
             StoreError::Config(format!("the server does not provide the etcd v3 API ({text})"))
         }
@@ -66,6 +64,11 @@ pub(super) fn refused_login(status: &Status) -> StoreError {
 pub(super) fn described(status: &Status) -> String {
     let text = status.message().trim_start_matches("etcdserver: ");
     secret::scrubbed(text).chars().take(200).collect()
+}
+
+/// Returns that the alarm NOSPACE keeps a request from being carried out.
+pub(super) fn out_of_space(status: &Status) -> String {
+    format!("the NOSPACE alarm is active ({}): see dlock doctor", described(status))
 }
 
 /// Whether the alarm NOSPACE keeps the request from being carried out.

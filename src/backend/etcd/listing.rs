@@ -4,7 +4,7 @@ use super::keys::{self, Keys};
 use super::messages::{KeyValue, RangeRequest, RequestOp, TxnRequest, TxnResponse};
 use crate::backend::StoreError;
 use crate::backend::ledger::entries::{Entry, Listing, METADATA, Write};
-use crate::backend::ledger::{Ledger, Now, Unreadable};
+use crate::backend::ledger::{HolderEntry, Ledger, Now, Unreadable};
 use crate::clock::wall_micros;
 use crate::lock::{Claim, Freeze, LockName};
 use std::time::Duration;
@@ -82,6 +82,14 @@ pub(super) enum OtherFormats {
 }
 
 impl Snapshot {
+    /// Returns whether one holder at most needs an entry: the others have ended, and the lock is not kept for them any more.
+    pub fn is_of_one(&self, stored: &Stored) -> bool {
+        let needs = |holder: &&HolderEntry| {
+            holder.ended_at.is_none() || holder.kept_until.is_some_and(|until| self.now.clock < until)
+        };
+        stored.entry.value.holders.iter().filter(needs).count() <= 1
+    }
+
     /// # Errors
     /// A value is in a format that this dlock does not know, or etcd would not have such entries.
     pub fn of(name: &LockName, reply: TxnResponse, others: OtherFormats) -> Result<Snapshot, StoreError> {

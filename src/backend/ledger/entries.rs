@@ -206,10 +206,12 @@ pub enum Write {
 }
 
 /// The result of a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Written {
     /// It was carried out, at this revision, which is the order of an entry that it created.
     At(u64),
+    /// The same, but the metadata could not be stored, and why: the step ends a hold.
+    WithoutMetadata(u64, String),
     /// The new entry is that of a waiter.
     Waiting,
     /// An entry has another version, is gone, or was created before by a request without a reply.
@@ -250,7 +252,7 @@ impl<S: EntryStore> Shape<S> for Entries {
                 // for each other.
                 adds_records_later: attempt > 0,
             };
-            let Some(plan) = plan(&listing, terms, purpose, &decide) else {
+            let Some(mut plan) = plan(&listing, terms, purpose, &decide) else {
                 return Err(StoreError::Config(format!("{name}: {EXHAUSTED}")));
             };
             let mut revision = listing.revision;
@@ -258,6 +260,7 @@ impl<S: EntryStore> Shape<S> for Entries {
                 has_joined |= plan.writes.iter().any(|write| matches!(write, Write::Create { .. }));
                 match store.write(name, purpose, &plan.writes, plan.granting()).await? {
                     Written::At(at) => revision = at,
+                    Written::WithoutMetadata(at, why) => (revision, plan.unwritten) = (at, Some(why)),
                     Written::Waiting | Written::Conflict => continue,
                 }
             }

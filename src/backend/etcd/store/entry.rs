@@ -111,8 +111,12 @@ impl EtcdStore {
             };
         }
         let is_missing = self.lease.is_none() && (own.is_some() || matches!(purpose, Purpose::Claim(_)));
-        let is_short = |lease: Lease| matches!(purpose, Purpose::Renew(_)) && lease.ttl < claim.ttl;
-        let is_wanted = is_missing || own.is_some() && self.lease.is_some_and(is_short);
+        // The one for the minimum hold time of an inner run that has ended is too long for the one that is left.
+        let is_alone = own.is_some_and(|stored| snapshot.is_of_one(stored));
+        let is_long = |lease: Lease| is_alone && lease.owner == Owner::Other && lease.ttl > claim.ttl;
+        let is_unfit = |lease: Lease| lease.ttl < claim.ttl || is_long(lease);
+        let is_renewal = matches!(purpose, Purpose::Renew(_));
+        let is_wanted = is_missing || is_renewal && own.is_some() && self.lease.is_some_and(is_unfit);
         if is_wanted && self.request_lease(claim.ttl).await?.term.is_none() {
             return self.extend_and_read(&claim.name, purpose).await;
         }
@@ -231,7 +235,9 @@ impl EntryStore for EtcdStore {
         }
         let last = self.last.take();
         let reply = self.client.with(async |channel| commit(channel, txn.clone()).await).await?;
-        let Some(reply) = reply.filter(|reply| reply.succeeded) else { return Ok(Written::Conflict) };
+        let Some((reply, unwritten)) = reply.filter(|(reply, _)| reply.succeeded) else {
+            return Ok(Written::Conflict);
+        };
         if let Some(before) = rest.filter(|before| self.rest.is_some_and(|rest| rest.id != before.id)) {
             self.revoke(before.id).await;
         }
@@ -245,6 +251,9 @@ impl EntryStore for EtcdStore {
         }
         if writes.iter().any(is_freeze) {
             self.of_freeze = None;
+        }
+        if let Some(why) = unwritten {
+            return Ok(Written::WithoutMetadata(revision, why));
         }
         self.last = last.map(|(name, mut snapshot)| {
             snapshot.apply(writes.iter().zip(leases), self.own.as_deref(), revision);

@@ -36,15 +36,19 @@ impl EtcdStore {
             // The owner of the outer hold sees to it.
             Purpose::Claim(_) if !is_ours => return Ok(current),
             Purpose::Claim(_) | Purpose::Renew(_) if length <= lease.ttl => {
-                return Ok(if is_ours { lease.id } else { current });
+                // Nobody extends the one for the rest of a minimum hold time.
+                let has_rest = self.rest.is_some_and(|rest| rest.id == current);
+                return Ok(if is_ours || has_rest { lease.id } else { current });
             }
             // One that is not extended.
             Purpose::Claim(_) | Purpose::Renew(_) | Purpose::Release(_) => {}
         }
-        // Whole seconds: a lease that was granted for this may seem to end a moment before.
-        if let Some(rest) =
-            self.rest.filter(|rest| rest.ends + Duration::from_secs(1) >= Moment::now() + length)
-        {
+        // Whole seconds: a lease that was granted for this may seem to end a moment before. A command may run as long as one
+        // that was extended now.
+        let least = if matches!(purpose, Purpose::Release(_)) { Duration::ZERO } else { lease.ttl };
+        let (now, second) = (Moment::now(), Duration::from_secs(1));
+        let is_enough = |rest: &Lease| rest.ends + second >= now + length && rest.ends >= now + least;
+        if let Some(rest) = self.rest.filter(is_enough) {
             return Ok(rest.id);
         }
         let id = new_id();
@@ -198,16 +202,22 @@ fn nested(compare: Compare, success: Vec<RequestOp>, otherwise: RequestOp) -> Re
 }
 
 /// Sends a transaction; `None` if a lease in it has ended. One that ends a hold is carried out even if etcd has no
-/// space for the other values that it stores.
-pub(super) async fn commit(channel: &Channel, mut txn: TxnRequest) -> Result<Option<TxnResponse>, Status> {
-    let mut reply = channel.call(txn.clone()).await;
-    if reply.as_ref().is_err_and(errors::is_out_of_space) && txn.success.iter().any(|op| op.delete.is_some())
+/// space for the other values that it stores: then why these are not stored is returned as well.
+pub(super) async fn commit(
+    channel: &Channel,
+    mut txn: TxnRequest,
+) -> Result<Option<(TxnResponse, Option<String>)>, Status> {
+    let (mut reply, mut unwritten) = (channel.call(txn.clone()).await, None);
+    if let Err(status) = &reply
+        && errors::is_out_of_space(status)
+        && txn.success.iter().any(|op| op.delete.is_some())
     {
+        unwritten = Some(errors::out_of_space(status));
         txn.success.retain(|op| op.put.is_none());
         reply = channel.call(txn).await;
     }
     match reply {
         Err(status) if status.code() == Code::NotFound => Ok(None),
-        reply => reply.map(Some),
+        reply => reply.map(|reply| Some((reply, unwritten))),
     }
 }

@@ -10,6 +10,7 @@ use crate::support::process;
 use crate::support::running::Exit;
 use crate::support::wait::until;
 use serde_json::json;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 #[test]
@@ -46,6 +47,9 @@ fn a_cluster_without_space_is_named() {
     let etcd = Etcd::start();
     let mut holder = Dlock::run().backend(etcd.url()).name("held").sh("echo ready; exec sleep 600").spawn();
     holder.await_ready();
+    let once = Dlock::run().backend(etcd.url()).name("once").args(["--once-per", "1h"]);
+    let mut once = once.stdin(Stdio::piped()).sh("echo ready; exec cat").spawn();
+    once.await_ready();
     etcd.client().post("maintenance/alarm", &json!({"action": "ACTIVATE", "alarm": "NOSPACE"}));
     let message = format!(
         "x on {}: the NOSPACE alarm is active (mvcc: database space exceeded): see dlock doctor; the command did not run, see --retry",
@@ -55,6 +59,11 @@ fn a_cluster_without_space_is_named() {
     holder.signal(nix::sys::signal::Signal::SIGTERM);
     holder.wait();
     assert!(etcd.client().keys("/dlock/held/").is_empty());
+    drop(once.take_stdin());
+    let ended = once.wait();
+    let why = "its success could not be recorded: the NOSPACE alarm is active (mvcc: database space exceeded): see dlock doctor";
+    assert!(ended.exit == Exit::Code(0) && ended.stderr.contains(why), "{ended:?}");
+    assert!(etcd.client().keys("/dlock/once/").is_empty());
 }
 
 /// It speaks gRPC.

@@ -5,5 +5,6 @@ mod errors;
 mod faults;
 mod forger;
 mod hostile;
+mod nested;
 mod stuck_leader;
 pub mod users;

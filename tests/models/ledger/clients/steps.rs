@@ -179,14 +179,14 @@ impl Clients {
             }
             Change::Entries(writes, is_granted_by_revision) => {
                 let written = self.write(&mut stored, &writes, notifies);
-                if let (Written::At(revision), true) = (written, is_granted_by_revision)
+                if let (Written::At(revision), true) = (&written, is_granted_by_revision)
                     && let Decision::Done { value: Attempt::Granted(grant), .. } = &mut step
                 {
-                    grant.fencing = FencingToken::new(revision);
+                    grant.fencing = FencingToken::new(*revision);
                     if self.fencing == Fencing::Order {
                         // It is remembered in the metadata before the command starts.
                         let last = &mut stored.listing.metadata.value.fencing_token;
-                        *last = revision.max(*last);
+                        *last = (*last).max(*revision);
                         stored.ledger = stored.listing.ledger(self.fencing);
                     }
                 }

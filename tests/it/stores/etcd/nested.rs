@@ -1,0 +1,55 @@
+//! The leases of a run and of the runs nested in it.
+
+use crate::support::SOON;
+use crate::support::dlock::{BINARY, Dlock};
+use crate::support::etcd::Etcd;
+use crate::support::place::Place;
+use crate::support::running::Exit;
+use crate::support::wait::{throughout, until};
+use nix::sys::signal::Signal;
+use serde_json::json;
+use std::time::Duration;
+
+/// The arguments of a run on `x`, up to its command, as a shell text.
+fn inner(etcd: &Etcd, options: &str) -> String {
+    format!("'{BINARY}' run -b '{}' --ttl 3s {options} x --", etcd.url())
+}
+
+fn run(place: &Place, etcd: &Etcd) -> Dlock {
+    place.run().backend(etcd.url()).args(["--ttl", "3s"])
+}
+
+/// Nobody extends the lease for the rest of its minimum hold time.
+#[test]
+fn an_inner_run_that_outlives_its_outer_run_and_its_min_hold_keeps_the_lock() {
+    let (etcd, place) = (Etcd::lent(), Place::new());
+    let work = "echo inside >started; while [ ! -e go ]; do sleep 0.05; done; echo ended >>started";
+    let text =
+        format!("{} sh -c '{work}' >/dev/null 2>&1 & sleep 2.5; cat started", inner(&etcd, "--min-hold 5s"));
+    let mut outer = run(&place, &etcd).args(["--orphans", "leave"]).sh(&text).spawn();
+    assert_eq!(outer.wait().outcome(), (Exit::Code(0), "inside\n", ""));
+    throughout(Duration::from_secs(9), "the lock is held", || etcd.client().keys("/dlock/x/").len() == 1);
+    place.write("go", "");
+    until(SOON, "the end of the inner run", || place.read("started") == "inside\nended\n");
+    until(SOON, "a free lock", || etcd.client().keys("/dlock/x/").is_empty());
+}
+
+/// If its host fails, the lock is free when its own lease has ended.
+#[test]
+fn the_long_lease_of_an_inner_run_is_not_kept_when_that_has_ended() {
+    let (etcd, place) = (Etcd::lent(), Place::new());
+    // It is renewed once while it has to keep the lock for longer than the lease of the outer one.
+    let text = format!("{} sleep 1.5; echo ready; exec sleep 600", inner(&etcd, "--min-hold 6s"));
+    let mut outer = run(&place, &etcd).sh(&text).spawn();
+    outer.await_ready();
+    let granted = || {
+        let client = etcd.client();
+        let keys = client.keys("/dlock/x/");
+        let id = keys.first().expect("the lock is held").lease;
+        client.post("lease/timetolive", &json!({"ID": id.to_string()}))["grantedTTL"].clone()
+    };
+    assert_ne!(granted(), json!("3"), "the inner run has moved the lock to its lease");
+    until(SOON, "a lease of the outer run", || granted() == json!("3"));
+    outer.signal(Signal::SIGTERM);
+    outer.wait();
+}
