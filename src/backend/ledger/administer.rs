@@ -84,6 +84,8 @@ pub fn freeze(ledger: &mut Ledger, observed: &dyn Observed, request: &FreezeRequ
         return Decision::reply(Frozen::Unsupported(why));
     }
     let now = observed.now();
+    // Foreign programs are kept out once nobody holds the lock, and they know of no entry whose lease has ended.
+    ledger.holders.retain(|holder| holder.counts(observed));
     if let Some((freeze, _)) = ledger.live_freeze(now) {
         let freeze = freeze.clone();
         // The reply to an earlier attempt was lost.

@@ -308,6 +308,18 @@ pub async fn other_programs_are_kept_out(rig: &mut dyn Rig) {
     may_take(rig, "of a lock that was held");
     assert_eq!(seen(rig, "x").await.holders, []);
     assert!(thaw(rig, &second).await);
+    if rig.has_leases() {
+        // Its entry is there until a dlock claims the lock.
+        let mut dead = Client::new(rig, "x").with_ttl(rig.short());
+        dead.acquire().await;
+        drop(dead);
+        tokio::time::sleep(rig.end_of_lease(rig.short())).await;
+        let third = request(None);
+        freeze(rig, &third).await;
+        freeze(rig, &third).await;
+        may_take(rig, "of a lock whose holder is dead");
+        assert!(thaw(rig, &third).await);
+    }
     assert!(rig.is_free_to_others("x"), "nothing is left of it");
     Client::new(rig, "x").acquire().await;
 }
