@@ -201,7 +201,7 @@ fn rest(ledger: &Ledger, now: Now) -> u64 {
     }
     let ends = holders.iter().filter_map(|holder| holder.lease_ends.max(holder.kept_until)).max();
     let ahead = if holders.len() > 1 { CLOCK_LAG } else { Duration::ZERO };
-    let rest = (ends.unwrap_or_default() + ahead).saturating_sub(now.clock);
+    let rest = ends.unwrap_or_default().saturating_add(ahead).saturating_sub(now.clock);
     whole_seconds(rest)
 }
 

@@ -39,7 +39,8 @@ pub(super) fn turn(
     let mut all_have_turns = true;
     let ahead = me.unwrap_or(waiters.len());
     for (index, waiter) in waiters.iter_mut().enumerate().take(ahead) {
-        let is_late = waiter.called.is_some_and(|called| now >= called + observed.claim_within());
+        let is_late =
+            waiter.called.is_some_and(|called| now >= called.saturating_add(observed.claim_within()));
         // A waiter that cannot claim the lock because a foreign program holds it is not late.
         if is_late && !observed.admits(waiter.mode) {
             waiter.called = None;
@@ -65,7 +66,7 @@ pub(super) fn turn(
             all_have_turns = false;
             break;
         };
-        let left = (called + observed.claim_within()).saturating_sub(now);
+        let left = called.saturating_add(observed.claim_within()).saturating_sub(now);
         promised = Some(promised.map_or(left, |most| most.max(left)));
         room_left.reserve(waiter.mode);
     }
