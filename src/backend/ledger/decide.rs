@@ -140,6 +140,9 @@ pub fn renew(
     Decision::reply(Renewal::Held { lease, revoked })
 }
 
+/// Why the success of a hold is not stored that was lost before an earlier request could release it.
+const SESSION_ENDED: &str = "the connection that held the lock broke before it was released";
+
 /// Decides on the end of a hold, or of a queue position. With a `rest`, the lock is kept for that long. The record of
 /// the `ending` is added to the history, once, and its success is stored.
 pub fn release(
@@ -152,18 +155,22 @@ pub fn release(
     let before =
         live_holder_of(ledger, observed, claim).map(|mine| (mine.revoked.is_some(), mine.ended_at.is_some()));
     let (is_revoked, was_ended) = before.unwrap_or_default();
-    let decision = release_hold(ledger, observed, claim, rest, ending.success);
-    let Decision::Done { value, .. } = &decision else { return decision };
+    let mut decision = release_hold(ledger, observed, claim, rest, ending.success);
+    let Decision::Done { value, .. } = &mut decision else { return decision };
     // A process that stays for the rest of the minimum hold time is recorded when its command has ended.
     let is_over = match value {
         Release::NotYet(_) => holder_of(ledger, claim).is_some_and(|mine| mine.ended_at.is_some()),
-        Release::NotHeld => !ending.is_repeated,
+        // An earlier request has removed and recorded it, unless it is still there.
+        Release::NotHeld => !ending.is_repeated || before.is_some(),
         _ => true,
     };
     if let (Some(record), true) = (ending.record, is_over && !was_ended) {
         let is_lost = matches!(value, Release::NotHeld);
         let interrupted = record.interrupted || record.has_succeeded() && (is_revoked || is_lost);
         add_record(ledger, observed, &Record { interrupted, ..record.clone() });
+    }
+    if matches!(value, Release::NotHeld) && ending.is_repeated && ending.success.is_some() && is_over {
+        *value = Release::SuccessNotStored(SESSION_ENDED.to_owned());
     }
     decision
 }

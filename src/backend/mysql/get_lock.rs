@@ -39,6 +39,8 @@ pub(super) struct Gates {
 struct Passage {
     name: LockName,
     token: String,
+    /// The connection that the server has shown.
+    id: u64,
     /// The session that it ends with.
     session: u64,
     /// The gate was left by a request whose reply may be lost.
@@ -132,7 +134,7 @@ impl Gates {
         let own = number(answer, 0).ok_or_else(malformed)?;
         let holder = number(answer, 1);
         if own != client.id || holder != Some(own) {
-            self.passages.retain(|passage| passage.name != *name);
+            self.passages.retain(|passage| passage.name != *name || passage.is_left);
         }
         let Some(holder) = holder else { return Ok(Vec::new()) };
         let hint = match purpose {
@@ -149,11 +151,14 @@ impl Gates {
 }
 
 impl SessionLock<Client> for Gates {
-    fn passed(&self, client: &Client, claim: &Claim) -> Option<(u64, u64)> {
-        let is_its =
-            |passage: &Passage| passage.token == claim.token.reveal() && passage.session == client.session;
-        let has_passed = client.is_connected() && self.passages.iter().any(is_its);
-        has_passed.then_some((client.id, 0))
+    /// For the release that is repeated, also a lock that the first one may have left.
+    fn passed(&self, client: &Client, purpose: &Purpose) -> Option<(u64, u64)> {
+        let (token, is_release) = (purpose.claim()?.token.reveal(), matches!(purpose, Purpose::Release(_)));
+        let is_kept = |passage: &&Passage| {
+            is_release && passage.is_left || client.is_connected() && passage.session == client.session
+        };
+        let mut its = self.passages.iter().filter(|passage| passage.token == token);
+        its.find(is_kept).map(|passage| (passage.id, 0))
     }
 
     /// A holder is identified by its connection.
@@ -198,7 +203,9 @@ impl SessionLock<Client> for Gates {
             client.disconnect();
             return Err(StoreError::unreachable(format!("cannot keep the connection: {}", io_text(&error))));
         }
+        self.passages.retain(|passage| passage.token != claim.token.reveal());
         self.passages.push(Passage {
+            id: client.id,
             name: claim.name.clone(),
             token: claim.token.reveal().to_owned(),
             session: client.session,

@@ -165,11 +165,13 @@ impl Advisory {
 }
 
 impl SessionLock<Client> for Advisory {
-    fn passed(&self, client: &Client, claim: &Claim) -> Option<(u64, u64)> {
-        let connection = client.connection();
-        let is_kept =
-            |one: &&Passage| one.is_ending || (connection.is_some() && one.connection == connection);
-        self.passage(claim).filter(is_kept).map(Passage::identity)
+    /// For the release that is repeated, also a lock that the first one may have left.
+    fn passed(&self, client: &Client, purpose: &Purpose) -> Option<(u64, u64)> {
+        let (connection, is_release) = (client.connection(), matches!(purpose, Purpose::Release(_)));
+        let is_kept = |one: &&Passage| {
+            is_release && one.is_ending || connection.is_some() && one.connection == connection
+        };
+        self.passage(purpose.claim()?).filter(is_kept).map(Passage::identity)
     }
 
     fn is_lost(&self, client: &Client) -> bool {
@@ -180,7 +182,7 @@ impl SessionLock<Client> for Advisory {
     fn has_ended(&self, client: &Client, purpose: &Purpose) -> bool {
         match purpose {
             Purpose::Renew(claim) | Purpose::Release(claim) => {
-                self.passage(claim).is_some() && self.passed(client, claim).is_none()
+                self.passage(claim).is_some() && self.passed(client, purpose).is_none()
             }
             _ => false,
         }

@@ -107,7 +107,7 @@ pub trait Client: shedlock::Database + Sized {
 /// The locks of a session, one of which may be the gate in front of a row.
 pub trait SessionLock<C> {
     /// See [`DocumentStore::passed`].
-    fn passed(&self, client: &C, claim: &Claim) -> Option<(u64, u64)>;
+    fn passed(&self, client: &C, purpose: &Purpose) -> Option<(u64, u64)>;
 
     /// See [`DocumentStore::observe_gate`].
     ///
@@ -223,7 +223,7 @@ impl<C: Client> DocumentStore for RowStore<C> {
     fn passed(&self, purpose: &Purpose) -> Option<(u64, u64)> {
         match &self.shedlock {
             Some(gate) => gate.passed(purpose),
-            None => self.session.passed(&self.client, purpose.claim()?),
+            None => self.session.passed(&self.client, purpose),
         }
     }
 

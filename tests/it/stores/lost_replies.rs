@@ -68,6 +68,44 @@ fn lose_each(url: impl Fn(u16) -> String, port: u16, ttl: &str, check: impl Fn(u
     replies
 }
 
+/// Loses each reply to a run with `--once-per`: its success is recorded, or it says that it may run again.
+#[track_caller]
+fn assert_success_is_recorded(url: impl Fn(u16) -> String, port: u16) {
+    let proxy = Proxy::to(port);
+    let (direct, url) = (url(port), url(proxy.port()));
+    let run = |url: &str, name: &str| {
+        let run = Dlock::run().backend(url).name(name).args(["--ttl", "10m", "--once-per", "1h"]);
+        run.sh("echo ran").output()
+    };
+    assert_eq!(run(&url, "one").outcome(), (Exit::Code(0), "ran\n", ""));
+    let before = proxy.replies();
+    assert_eq!(run(&url, "two").outcome(), (Exit::Code(0), "ran\n", ""));
+    let replies = proxy.replies() - before;
+    assert!(replies >= 3, "{replies} replies");
+    for reply in 0..replies {
+        proxy.lose_reply_after(reply);
+        let name = format!("x{reply}");
+        if run(&url, &name).outcome() == (Exit::Code(0), "ran\n", "") {
+            let again = run(&direct, &name);
+            assert_eq!((again.exit, again.stdout.as_str()), (Exit::Code(0), ""), "reply {reply}");
+        }
+    }
+}
+
+#[test]
+fn a_success_on_mariadb_get_lock_is_recorded() {
+    let server = MariaDb::lent();
+    let url = |port| format!("mysql://root@127.0.0.1:{port}/{DATABASE}?recipe=get_lock&ssl_mode=disabled");
+    assert_success_is_recorded(url, server.port());
+}
+
+#[test]
+fn a_success_on_postgres_advisory_is_recorded() {
+    let server = Postgres::lent();
+    let url = |port| format!("postgres://postgres@127.0.0.1:{port}/postgres?recipe=advisory");
+    assert_success_is_recorded(url, server.port());
+}
+
 /// The ttl is so long that a lease that was left behind would outlast the test, where the store has leases.
 mod a_run_survives_every_lost_reply {
     use super::*;
