@@ -107,11 +107,13 @@ impl RunArguments {
             let one = Sourced { value: 1, source: Source::Flag("--exclusive") };
             flags.slots = Some(self.settings.slots.clone().unwrap_or(one));
         }
-        let settings = configuration.settings(flags, &self.common, names)?;
-        Ok(match has_mode {
-            true => Settings { slots: self.settings.slots.clone(), ..settings },
-            false => settings,
-        })
+        let mut settings = configuration.settings(flags, &self.common, names)?;
+        if has_mode {
+            settings.slots = self.settings.slots.clone();
+        }
+        // Zero only overrides the period of a file.
+        settings.once_per = settings.once_per.filter(|period| !period.value.is_zero());
+        Ok(settings)
     }
 }
 
@@ -240,7 +242,9 @@ impl Asked<'_> {
         match (arguments.names.first(), slots, once_per) {
             (Some(name), ..) => contradiction(ANY, &format!("NAME '{}'", checked_name(name)?)),
             (_, Some(slots), _) => contradiction(ANY, &format!("--slots {}", slots.value)),
-            (_, _, Some(period)) => contradiction(ANY, &format!("--once-per {}", show(period.value))),
+            (_, _, Some(period)) if !period.value.is_zero() => {
+                contradiction(ANY, &format!("--once-per {}", show(period.value)))
+            }
             _ => AnyOf::parse(any).map(Asked::Any),
         }
     }

@@ -183,7 +183,7 @@ settings! {
     max_runtime: Duration, "--max-runtime", option("Command"), default(Duration::ZERO);
     /// Keep the lock at least this long, up to 24h, whenever the command ends
     min_hold: Duration, "--min-hold", option("Lock"), default(Duration::ZERO), check(check_min_hold);
-    /// Skip the command if a run with this option that began less than this long ago succeeded
+    /// Skip the command if a run with this option that began less than this long ago succeeded; 0: never
     once_per: Duration, "--once-per", option("Lock"), check(check_once_per);
     /// Make older waiters with this option leave (75); running: the holder, too (76). Needs --wait
     supersede: Supersede, "--supersede",
@@ -338,8 +338,9 @@ fn check_min_hold(min_hold: &Duration) -> Result<(), String> {
     }
 }
 
+/// Zero is off.
 fn check_once_per(period: &Duration) -> Result<(), String> {
-    match (SHORTEST_ONCE_PER..=LONGEST_ONCE_PER).contains(period) {
+    match period.is_zero() || (SHORTEST_ONCE_PER..=LONGEST_ONCE_PER).contains(period) {
         true => Ok(()),
         false => Err(format!("{} is not between 1s and 30d", show(*period))),
     }

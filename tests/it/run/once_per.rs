@@ -215,7 +215,6 @@ fn it_is_for_one_lock_held_by_one_run() {
             &["run", "--once-per", "0.9", "x", "--", "touch", "t"],
             "--once-per: 900ms is not between 1s and 30d",
         ),
-        (&["run", "--once-per", "0", "x", "--", "touch", "t"], "--once-per: 0ms is not between 1s and 30d"),
     ]);
 }
 
@@ -243,6 +242,10 @@ fn a_configuration_file_sets_it() {
     };
     assert_eq!(run(&["night"]).outcome(), (Exit::Code(0), "ran\n", ""));
     assert_eq!(run(&["-q", "night"]).outcome(), (Exit::Code(0), "", ""));
+    // By hand, although it is done.
+    assert_eq!(run(&["--once-per", "0", "night"]).outcome(), (Exit::Code(0), "ran\n", ""));
+    assert_eq!(run(&["--once-per", "0", "n1", "n2"]).outcome(), (Exit::Code(0), "ran\n", ""));
+    assert_eq!(run(&["--once-per", "0", "--any", "n1,n2"]).outcome(), (Exit::Code(0), "ran\n", ""));
     let line = "dlock: c.toml:3:12: once_per: takes one NAME, these are 2\n";
     assert_eq!(run(&["n1", "n2"]).outcome(), (Exit::Code(78), "", line));
 }
