@@ -54,7 +54,7 @@ impl CommandProcess {
     /// Notes a signal that dlock has received. One that was ignored at the start (nohup, a background job of a script)
     /// does not end the command.
     pub(super) fn note_end_signal(&mut self, signal: i32) {
-        self.end_signalled |= signals::ENDING.contains(&signal) && !signals::is_ignored(signal);
+        self.end_signalled |= signals::asks_to_end(signal);
     }
 
     /// Sends a signal to its process group, or to itself in a shared group. As a child that is not reaped it keeps its

@@ -274,7 +274,7 @@ impl Guard {
                 return;
             }
             self.signal_command(signal);
-        } else if signals::ENDING.contains(&signal) {
+        } else if signals::asks_to_end(signal) {
             // Only background processes are left (`--orphans wait`).
             self.act(Input::Terminate { kill_at: Moment::now() + self.options.grace });
         }

@@ -63,6 +63,12 @@ pub fn is_ignored(signal: i32) -> bool {
     Disposition::of(signal).is_ok_and(|disposition| disposition.is_ignore())
 }
 
+/// Returns whether the signal asks the command to end. One that was ignored when dlock started (as under nohup) does not: the
+/// command ignores it, too.
+pub fn asks_to_end(signal: i32) -> bool {
+    ENDING.contains(&signal) && !is_ignored(signal)
+}
+
 /// The signal that dlock sends first when it has to stop the command; SIGKILL follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopSignal(i32);

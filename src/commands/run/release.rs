@@ -74,7 +74,7 @@ impl Run<'_> {
                         // The lock that we stay for may have been revoked.
                         recheck.notify_waiters();
                     }
-                    fatal_signals += usize::from(signals::ENDING.contains(&arrival.signal));
+                    fatal_signals += usize::from(signals::asks_to_end(arrival.signal));
                     let stays_on = stays.iter().any(Cell::get);
                     if fatal_signals == 2 || fatal_signals == 1 && stays_on {
                         return held.iter().zip(&stays).map(|(_, stays)| match stays.get() {
@@ -119,7 +119,7 @@ impl Run<'_> {
                 biased;
                 _ = &mut kept => return,
                 // A request to end takes precedence over the record.
-                arrival = self.signals.next() => if signals::ENDING.contains(&arrival.signal) {
+                arrival = self.signals.next() => if signals::asks_to_end(arrival.signal) {
                     return;
                 },
             }

@@ -205,7 +205,7 @@ impl Supervision<'_> {
 
     fn on_signal(&mut self, arrival: Arrival, keepers: &Keepers<'_>) -> Progress {
         let Arrival { signal, origin } = arrival;
-        self.supervised.was_told_to_end |= signals::ENDING.contains(&signal);
+        self.supervised.was_told_to_end |= signals::asks_to_end(signal);
         match signal {
             libc::SIGCHLD => match self.supervisor.guard_stopped() {
                 Some(Event::GuardLost(why)) => return self.guard_lost(why),

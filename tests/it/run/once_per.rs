@@ -68,6 +68,22 @@ fn a_job_that_was_asked_to_end_is_not_done() {
     }
 }
 
+/// As under nohup(1): the job ignores it too.
+#[test]
+fn a_signal_that_is_ignored_does_not_ask_a_job_to_end() {
+    for signal in [Signal::SIGHUP, Signal::SIGINT] {
+        for store in Store::each() {
+            let job = "echo ready; while [ ! -e go ]; do sleep 0.05; done";
+            let mut run = nightly(&store).sh(job).ignoring(signal).spawn();
+            run.await_ready();
+            run.signal(signal);
+            store.place.write("go", "");
+            assert_eq!(run.wait().outcome(), (Exit::Code(0), "ready\n", ""), "{signal}");
+            assert!(is_done(&nightly(&store).sh("echo ran").output()), "{signal}");
+        }
+    }
+}
+
 #[test]
 fn other_signals_do_not_ask_a_job_to_end() {
     for store in Store::each() {

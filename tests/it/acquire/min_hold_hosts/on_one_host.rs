@@ -18,7 +18,9 @@ fn fire(place: &Place, options: &[&str]) {
 /// The first run, whose command has ended: a descriptor cannot keep the lock without its process, so dlock stays.
 #[track_caller]
 fn first(place: &Place) -> Running {
-    let mut run = place.run().name("minutely").args(LINE).args(MIN_HOLD).sh(JOB).spawn();
+    // As under nohup(1).
+    let run = place.run().ignoring(Signal::SIGHUP);
+    let mut run = run.name("minutely").args(LINE).args(MIN_HOLD).sh(JOB).spawn();
     await_end_of_command(&run, place);
     be_late();
     run.assert_running();
@@ -32,6 +34,9 @@ fn a_late_dlock_does_not_repeat_a_short_job() {
     fire(&place, &MIN_HOLD);
     assert_eq!(place.read("ran"), "ran\n");
     assert!(!place.lock_is_free("minutely"), "flock(1) is kept out, too");
+    run.signal(Signal::SIGHUP);
+    be_late();
+    run.assert_running();
     // After SIGTERM it exits with the status of its command, and other dlocks still respect min hold.
     run.signal(Signal::SIGTERM);
     assert_eq!(run.wait().outcome(), (Exit::Code(0), "", ""));
