@@ -1,12 +1,14 @@
 //! `dlock status --prometheus`: the state of all locks, as metrics.
 
+use std::time::Duration;
+
 use super::history::histories;
 use super::selected::{Listed, selected};
 use super::{LOCKS_AT_A_TIME, execute, notices_about, print_to_reader, within};
 use crate::backend::StoreError;
 use crate::backend::admin::LockAdmin;
 use crate::exit::{Exit, Failure};
-use crate::lock::LockName;
+use crate::lock::{LockName, Unknown};
 use crate::report::fleet::{Fleet, Measured};
 use crate::report::{Reporter, store_error};
 use crate::settings::{FleetPlan, StatusArguments};
@@ -42,15 +44,31 @@ async fn measure(plan: &FleetPlan, store: &mut dyn LockAdmin) -> Result<Fleet, S
     let mut fleet = Fleet { locks: Vec::new(), omitted };
     for names in names.chunks(LOCKS_AT_A_TIME) {
         let seen = within(limit, store.inspect(names, None)).await?;
-        let mut histories = match plan.has_history {
-            true => histories(store, names, limit).await?,
-            false => Vec::new(),
-        };
-        histories.resize_with(names.len(), Vec::new);
-        let measured = seen.locks.into_iter().zip(histories);
-        fleet.locks.extend(measured.map(|(state, history)| Measured { state, history }));
+        let first = fleet.locks.len();
+        fleet.locks.extend(seen.locks.into_iter().map(|state| Measured { state, history: Vec::new() }));
+        if plan.has_history {
+            add_histories(&mut fleet.locks[first..], store, limit).await?;
+        }
     }
     Ok(fleet)
+}
+
+/// Adds the histories of those locks whose state is known. A lock whose history this user may not read is unknown.
+async fn add_histories(
+    locks: &mut [Measured],
+    store: &mut dyn LockAdmin,
+    limit: Duration,
+) -> Result<(), StoreError> {
+    let known: Vec<&mut Measured> = locks.iter_mut().filter(|lock| lock.state.unknown.is_none()).collect();
+    let names: Vec<LockName> = known.iter().map(|lock| lock.state.name.clone()).collect();
+    let histories = histories(store, &names, limit).await?;
+    for (lock, history) in known.into_iter().zip(histories) {
+        match history {
+            Ok(history) => lock.history = history,
+            Err(why) => lock.state.unknown = Some(Unknown::Denied(why)),
+        }
+    }
+    Ok(())
 }
 
 /// Returns the selected locks: those in use, and those with a history.

@@ -64,6 +64,7 @@ async fn read(plan: &OverduePlan, store: &mut dyn LockAdmin) -> Result<Vec<Check
         let seen = within(limit, store.inspect(names, None)).await?.whole()?;
         let histories = histories(store, names, limit).await?;
         for (lock, history) in seen.locks.into_iter().zip(histories) {
+            let history = history.map_err(StoreError::Denied)?;
             let last = LastSuccess::of(lock.last_success.as_ref(), &history);
             // What a pattern matches need not be a job; but one that has failed for that long should have succeeded.
             let is_job = last.is_some() || plan.limits.is_exceeded_by_failures(&history, seen.now_ms);

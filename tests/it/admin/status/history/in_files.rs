@@ -1,7 +1,8 @@
 //! The history in files.
 
 use super::{history, last, outcome_of, run};
-use crate::admin::status::status;
+use crate::admin::status::{parse, status};
+use crate::support::dlock::Dlock;
 use crate::support::running::Exit;
 use crate::support::store::Store;
 use std::os::unix::fs::PermissionsExt;
@@ -75,16 +76,60 @@ fn meaningless_lines_are_skipped() {
     assert_eq!(outcome_of(&last(&store)).2, Some(4));
 }
 
+/// Without the rights of root to every file.
+fn unprivileged(dlock: Dlock) -> Dlock {
+    dlock.wrapped_by(["setpriv", "--bounding-set=-all", "--inh-caps=-all"])
+}
+
+fn make_unreadable(store: &Store, file: &str) {
+    let path = store.place.locks().join(file);
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o000)).unwrap();
+}
+
+/// It keeps nobody from the histories that can be read.
+#[test]
+fn an_unreadable_history_is_left_out_unless_it_was_named() {
+    let store = Store::file();
+    for name in ["x", "secret", "secret2"] {
+        let ended = store.run().name(name).command(["true"]).output();
+        assert_eq!(ended.outcome(), (Exit::Code(0), "", ""));
+    }
+    make_unreadable(&store, "secret%history.dlock");
+    for file in ["secret2.lock", "secret2.dlock", "secret2%history.dlock"] {
+        make_unreadable(&store, file);
+    }
+    let output = unprivileged(status(&store).args(["--history", "--json"])).output();
+    let seen = parse(&output.stdout);
+    assert_eq!((output.exit, seen["locks"].as_array().map(Vec::len)), (Exit::Code(0), Some(1)), "{seen}");
+    assert_eq!(seen["locks"][0]["name"], "x");
+    let warnings: Vec<&str> = output.stderr.lines().collect();
+    let [secret, secret2] = warnings[..] else { panic!("{warnings:?}") };
+    let head = format!("on {}: its history is left out: cannot read ", store.url());
+    assert!(secret.starts_with(&format!("dlock: secret {head}")), "{secret}");
+    assert!(secret2.starts_with(&format!("dlock: secret2 {head}")), "{secret2}");
+    let quiet = unprivileged(status(&store).args(["--history", "--json", "-q"])).output();
+    assert_eq!(quiet.outcome(), (Exit::Code(0), output.stdout.as_str(), ""));
+    let named = unprivileged(status(&store).args(["--history", "x", "secret"])).output();
+    assert_eq!((named.exit, named.stdout.as_str()), (Exit::Code(77), ""), "{}", named.stderr);
+
+    let metrics = unprivileged(status(&store).arg("--prometheus")).output();
+    assert_eq!((metrics.exit, metrics.stderr.as_str()), (Exit::Code(0), ""));
+    let of = |name: &str| -> Vec<&str> {
+        let label = format!("{{name=\"{name}\"");
+        metrics.stdout.lines().filter(|line| line.contains(&label)).collect()
+    };
+    for name in ["secret", "secret2"] {
+        assert_eq!(of(name), [format!("dlock_lock_readable{{name=\"{name}\"}} 0")], "{}", metrics.stdout);
+    }
+    assert!(of("x").contains(&"dlock_lock_outcomes{name=\"x\",outcome=\"ran\"} 1"), "{}", metrics.stdout);
+}
+
 #[test]
 fn an_unreadable_history_is_reported() {
     let store = Store::file();
     run(&store, "exit 3");
-    let path = store.place.path("locks/x%history.dlock");
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o000)).unwrap();
-    let output = status(&store)
-        .args(["--history", "x"])
-        .wrapped_by(["setpriv", "--bounding-set=-all", "--inh-caps=-all"])
-        .output();
+    make_unreadable(&store, "x%history.dlock");
+    let output = unprivileged(status(&store).args(["--history", "x"])).output();
     assert_eq!(
         (output.exit, output.stdout.as_str(), output.stderr.lines().count()),
         (Exit::Code(77), "", 1),
