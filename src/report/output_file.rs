@@ -16,6 +16,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::stat::{Mode, SFlag};
 
 use super::entry::{Entry, directory, kind};
+use crate::child::sys;
 use crate::clock::Moment;
 use crate::random;
 
@@ -135,8 +136,10 @@ fn descriptor_number(path: &Path) -> Option<i32> {
     ours.then_some(number)
 }
 
+/// Duplicates a descriptor that dlock was started with. Those that dlock has opened close on exec, also those in place of a
+/// closed standard descriptor.
 fn own_descriptor(number: i32) -> io::Result<OwnedFd> {
-    if number < 0 {
+    if sys::closes_on_exec(number) != Some(false) {
         return Err(io::Error::from_raw_os_error(libc::EBADF));
     }
     // SAFETY: the descriptor is only duplicated, which fails when there is none of that number.

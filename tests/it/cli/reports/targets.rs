@@ -148,6 +148,22 @@ fn a_descriptor_that_is_open_is_written_to() {
     ran(&store, Exit::Code(0)).assert(&store.place, &output);
 }
 
+/// Descriptors that were closed when dlock started are in use by dlock itself.
+#[test]
+fn a_descriptor_that_is_closed_is_refused() {
+    let store = Store::file();
+    for number in 3..10 {
+        let path = format!("/dev/fd/{number}");
+        let run = store.run().args(["--report", &path]).command(["touch", "ran"]);
+        let output = run.after_shell(&format!("exec {number}>&-")).output();
+        let line = format!("dlock: --report: cannot write '{path}': bad file number\n");
+        assert_eq!(output.outcome(), (Exit::Code(64), "", line.as_str()));
+    }
+    let run = store.run().args(["--report", "-"]).command(["touch", "ran"]);
+    assert_eq!(run.after_shell("exec 2>&-").output().exit, Exit::Code(64));
+    assert!(!store.place.path("ran").exists());
+}
+
 #[test]
 fn a_pipe_and_a_device_are_written_to() {
     let store = Store::file();
