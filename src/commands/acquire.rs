@@ -37,7 +37,12 @@ pub fn acquire(arguments: &AcquireArguments) -> Exit {
     // kill dlock (SIGXFSZ).
     let blocked = signals::block().map(drop).map_err(internal);
     let planned = blocked.and_then(|()| Ok((AcquirePlan::new(arguments)?, token_file(arguments)?)));
-    let reporter = reporter.silenced(planned.as_ref().is_ok_and(|(plan, _)| plan.settings.quiet()));
+    let reporter = match &planned {
+        Ok((AcquirePlan { settings, .. }, _)) => {
+            reporter.silenced(settings.quiet()).with_conflict_exit_code(settings.conflict_exit_code())
+        }
+        Err(_) => reporter,
+    };
     let work = async |(plan, token_file): &(AcquirePlan, Option<TokenFile>)| {
         let (json, token_file) = (arguments.json, token_file.as_ref());
         Acquiring { plan, json, token_file, reporter: &reporter, replaceable: RefCell::default() }

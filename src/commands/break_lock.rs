@@ -221,10 +221,9 @@ impl Breaking<'_> {
                 (false, true) => "; wait longer (--wait), or stop that process",
                 (false, false) => "; stop that process, and the lock is free",
             };
-            self.reporter.warning(&format!(
-                "{name} is still held by {}: {what}{rest}{help}",
-                describe_holder(holder, store)
-            ));
+            let line =
+                format!("{name} is still held by {}: {what}{rest}{help}", describe_holder(holder, store));
+            self.reporter.held(Some(name), Some(holder), &line);
         }
         Exit::CONTENDED
     }

@@ -56,7 +56,9 @@ pub fn run(arguments: Box<RunArguments>, guard: Result<ForkedGuard, ForkError>) 
     let plan = checked.and_then(|()| plan(&arguments, &configuration, &reporter));
     let (mut report, result) = match with_supervisor(plan, guard) {
         Ok((plan, supervisor)) => {
-            reporter = reporter.silenced(plan.settings.quiet());
+            reporter = reporter
+                .silenced(plan.settings.quiet())
+                .with_conflict_exit_code(plan.settings.conflict_exit_code());
             let mut report =
                 RunReport::new(started, &plan.names, Some(plan.target.store.display().to_owned()));
             if plan.wanted == Wanted::Any {

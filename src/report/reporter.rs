@@ -21,6 +21,8 @@ pub struct Reporter {
     pub(super) format: LogFormat,
     /// Report waiting: on a terminal, with -v, or when `CI` is set.
     pub(super) reports_waiting: bool,
+    /// The exit status when another client holds the lock.
+    conflict_exit_code: u8,
     /// What messages are about unless they name a lock; the same in all clones.
     subject: Rc<RefCell<Subject>>,
 }
@@ -59,7 +61,14 @@ impl Reporter {
         let attended =
             nix::unistd::isatty(std::io::stderr()).unwrap_or(false) || crate::input::variable("CI").is_some();
         let reports_waiting = !quiet && (verbose > 0 || attended);
-        Reporter { quiet, verbose, format, reports_waiting, subject: Rc::default() }
+        Reporter {
+            quiet,
+            verbose,
+            format,
+            reports_waiting,
+            conflict_exit_code: CONTENDED,
+            subject: Rc::default(),
+        }
     }
 
     /// Sets what the messages from now on are about.
@@ -71,6 +80,11 @@ impl Reporter {
     /// Returns the same reporter, with `-q` if `quiet` is set: the configuration can set it too.
     pub fn silenced(self, quiet: bool) -> Reporter {
         Reporter { quiet: self.quiet || quiet, reports_waiting: self.reports_waiting && !quiet, ..self }
+    }
+
+    /// Returns the same reporter, for a command that exits with this status when another client holds the lock.
+    pub fn with_conflict_exit_code(self, conflict_exit_code: u8) -> Reporter {
+        Reporter { conflict_exit_code, ..self }
     }
 
     /// Reports why dlock cannot continue, even with `-q`, and returns the matching exit status.
@@ -233,7 +247,7 @@ impl Reporter {
     /// Reports that another client holds the lock, in these words; silenced by `-q`.
     pub fn held(&self, name: Option<&LockName>, holder: Option<&Holder>, message: &str) {
         if !self.quiet {
-            let code = Some(CONTENDED);
+            let code = Some(self.conflict_exit_code);
             let details = Details::new("warning", Outcome::Contended.as_str());
             self.write(Details { lock: name, holder, code, ..details }, message);
         }

@@ -25,7 +25,7 @@ pub async fn raise(plan: &FloorPlan, reporter: &Reporter) -> Result<Exit, Failur
                 "{name} on {display} is held, and its fencing tokens are left unchanged: see dlock status, and repeat \
                  this when it is free"
             );
-            reporter.warning(&message);
+            reporter.held(Some(name), None, &message);
             Ok(Exit::CONTENDED)
         }
         Raised::Above(last) => {

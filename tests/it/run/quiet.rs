@@ -3,6 +3,7 @@
 use crate::support::dlock::Dlock;
 use crate::support::place::Place;
 use crate::support::running::{Exit, Output, Running};
+use crate::support::store::Store;
 use serde_json::Value;
 use std::process::Stdio;
 
@@ -169,10 +170,35 @@ fn a_line_for_programs_has_the_same_keys_whatever_happened() {
     let contended = line("contended", "x".into(), Some("sh"), 75.into());
     assert_eq!(seen(place.run().args(["--wait", "10ms"])), [waiting, contended.clone()]);
     assert_eq!(seen(place.run().arg("y")), [contended], "the lock that is held, of two");
+    let chosen = line("contended", "x".into(), Some("sh"), 5.into());
+    assert_eq!(seen(place.run().args(["-E", "5"])), [chosen]);
     let limited = place.run().name("y").args(["--max-runtime", "1s", "--log-format", "json"]);
     let limited = limited.command(["sleep", "1000"]).output();
     let limited: Value = serde_json::from_str(&limited.stderr).unwrap();
     assert_eq!(summary(&limited), line("max_runtime", "y".into(), None, 124.into()));
+}
+
+/// Of the other commands, too.
+#[test]
+fn the_code_is_the_exit_status_that_a_held_lock_leads_to() {
+    let store = Store::redis();
+    let dlock = |words: &[&str]| {
+        let (command, rest) = words.split_first().unwrap();
+        store.place.bare().args([command, "-b", store.url(), "--log-format", "json"]).args(rest).output()
+    };
+    assert_eq!(dlock(&["acquire", "--ttl", "30s", "x"]).exit, Exit::Code(0));
+    for (words, code) in [
+        (&["acquire", "--ttl", "30s", "x"][..], 75),
+        (&["acquire", "--ttl", "30s", "-E", "9", "x"], 9),
+        (&["break", "--yes", "x"], 75),
+        (&["doctor", "--fencing-floor", "5", "x"], 75),
+    ] {
+        let output = dlock(words);
+        assert_eq!((output.exit, output.stderr.lines().count()), (Exit::Code(code), 1), "{output:?}");
+        let object: Value = serde_json::from_str(&output.stderr).unwrap();
+        let seen = [&object["event"], &object["lock"], &object["code"]];
+        assert_eq!(seen, [&Value::from("contended"), &"x".into(), &code.into()], "{words:?}: {object}");
+    }
 }
 
 /// An invalid command line that selects a message format gets its error in that format.
