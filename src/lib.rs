@@ -81,10 +81,14 @@ pub fn program(arguments: Vec<OsString>, inherited: Inherited) -> Exit {
         Ok(Request::Command(Command::Renew(arguments))) => commands::renew::renew(&arguments),
         Ok(Request::Command(Command::Release(arguments))) => commands::release::release(&arguments),
         Ok(Request::Command(Command::Check(arguments))) => commands::check::check(&arguments),
-        Err(failure) if settings::is_for_nagios(&arguments) => commands::overdue::unknown(&failure),
         Err(failure) => {
-            let reporter = Reporter::new(false, 0, settings::format_of(&arguments));
-            commands::report_invalid_command_line(&failure, &OutputFiles::seen_in(&arguments), &reporter)
+            // The wrong option may stand before the command.
+            let words = settings::with_command_first(&arguments).unwrap_or(arguments);
+            if settings::is_for_nagios(&words) {
+                return commands::overdue::unknown(&failure);
+            }
+            let reporter = Reporter::new(false, 0, settings::format_of(&words));
+            commands::report_invalid_command_line(&failure, &OutputFiles::seen_in(&words), &reporter)
         }
     }
 }

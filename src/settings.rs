@@ -38,7 +38,7 @@ pub use self::backends::{BackendSettings, Warning};
 pub use self::break_lock::{BreakArguments, BreakPlan};
 pub use self::command_line::{
     Command, CompletionsArguments, ManArguments, Request, ShellArgument, command,
-    command_with_common_options, in_order, parse, partial_common_arguments,
+    command_with_common_options, in_order, parse, partial_common_arguments, with_command_first,
 };
 pub use self::common_arguments::{CommonArguments, LogFormat};
 pub use self::configuration::Configuration;

@@ -168,7 +168,8 @@ pub fn parse(arguments: &[OsString]) -> Result<Request, Failure> {
                     })
                     .or_else(|| {
                         suggestion::unknown_command(arguments, &<Cli>::command(), |run| run_meant(run, parse))
-                    }),
+                    })
+                    .or_else(|| bad_value_before_command(arguments, parse)),
             };
             Err(Failure::usage(meant.unwrap_or_else(|| one_line(&error, own))))
         }
@@ -234,9 +235,21 @@ fn is_command(own: &[OsString]) -> bool {
     own.get(1).and_then(|word| word.to_str()).is_some_and(Command::has_subcommand)
 }
 
-/// Returns the command line with the first of its words that is a command at the beginning, if options that only the command
-/// has come before it.
-fn with_command_first(arguments: &[OsString]) -> Option<Vec<OsString>> {
+/// Returns what is wrong with the value of an option that stands before the command.
+fn bad_value_before_command(
+    arguments: &[OsString],
+    parse: impl Fn(&[OsString]) -> Result<Cli, clap::Error>,
+) -> Option<String> {
+    let words = with_command_first(arguments)?;
+    let own = up_to_separator(&words);
+    let error = parse(own).err()?;
+    let is_value = matches!(error.kind(), ErrorKind::InvalidValue | ErrorKind::ValueValidation);
+    is_value.then(|| one_line(&error, own))
+}
+
+/// Returns the command line with the first of its words that is a command at the beginning. Without such a word there is
+/// none.
+pub fn with_command_first(arguments: &[OsString]) -> Option<Vec<OsString>> {
     let is_command = |word: &OsString| word.to_str().is_some_and(Command::has_subcommand);
     let at = up_to_separator(arguments).iter().position(is_command)?;
     let mut words = arguments.to_vec();

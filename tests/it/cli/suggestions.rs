@@ -145,6 +145,26 @@ fn common_options_may_stand_before_the_command() {
     }
 }
 
+/// What is wrong is said of the option, and not of its place; the command may know what else to do.
+#[test]
+fn a_bad_value_before_the_command_is_reported_as_after_it() {
+    let line = "invalid value 'abc' for '--connect-timeout <DURATION>': expected a duration like 250ms, 90s, 5m, 1h30m or \
+                1d (a bare number is seconds)";
+    let format = "invalid value 'xml' for '--log-format <FORMAT>'; possible: text, json";
+    assert_usage([
+        (&["--connect-timeout", "abc", "status"][..], line),
+        (&["-q", "--connect-timeout=abc", "run", "x", "--", "true"], line),
+        (&["--log-format", "xml", "history", "x"], format),
+    ]);
+    let place = Place::new();
+    let nagios = ["--connect-timeout", "abc", "status", "--nagios", "--overdue", "1h", "x"];
+    let output = place.bare().args(nagios).output();
+    assert_eq!(output.outcome(), (Exit::Code(3), format!("DLOCK UNKNOWN - {line}\n").as_str(), ""));
+    let run = ["--connect-timeout", "abc", "run", "--report", "r", "x", "--", "true"];
+    assert_eq!(place.bare().args(run).output().exit, Exit::Code(64));
+    assert!(place.read("r").contains("\"usage\""), "{}", place.read("r"));
+}
+
 /// So that the options of a shell alias can be overridden.
 #[test]
 fn the_last_occurrence_of_an_option_applies() {
