@@ -148,6 +148,11 @@ pub fn redacted(text: &str) -> String {
     url::redacted(text, &options(&scheme).unwrap_or_default())
 }
 
+/// Returns a word as it may be repeated: a URL without possible secrets.
+pub fn repeatable(word: &str) -> String {
+    if word.contains("://") { redacted(word) } else { word.to_owned() }
+}
+
 /// Returns the schemes of all stores, also of those that this build lacks.
 pub fn schemes() -> impl Iterator<Item = &'static str> {
     let beginnings = STORES.iter().flat_map(|store| store.beginnings);

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
-use crate::backend::io_text;
+use crate::backend::{io_text, registry};
 use crate::exit::{Exit, Failure, FailureKind};
 use crate::report::{Form, Pages, Reporter};
 use crate::settings::{self, ManArguments};
@@ -70,7 +70,8 @@ pub fn man(arguments: &ManArguments) -> Exit {
             Pages::InPager => reporter.failure(&not_shown(file, &show(text))),
         },
         None => {
-            let (name, known) = (arguments.page.join(" "), names().collect::<Vec<_>>().join(", "));
+            let words: Vec<String> = arguments.page.iter().map(|word| registry::repeatable(word)).collect();
+            let (name, known) = (words.join(" "), names().collect::<Vec<_>>().join(", "));
             reporter.failure(&Failure::usage(format!("no man page {name:?}: there are {known}")))
         }
     }

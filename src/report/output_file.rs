@@ -16,6 +16,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::stat::{Mode, SFlag};
 
 use super::entry::{Entry, directory, kind};
+use crate::backend::registry;
 use crate::child::sys;
 use crate::clock::Moment;
 use crate::random;
@@ -52,7 +53,7 @@ impl Target {
     /// Why it cannot be written, naming the path.
     pub(super) fn find(path: &Path) -> Result<Target> {
         let found = resolve(path).and_then(|target| target.check().map(|()| target));
-        found.with_context(|| format!("cannot write '{}'", path.display()))
+        found.with_context(|| format!("cannot write '{}'", repeatable(path)))
     }
 
     fn check(&self) -> Result<()> {
@@ -99,7 +100,12 @@ impl Target {
 }
 
 fn not_created(path: &Path) -> String {
-    format!("cannot create a file in {}", directory(path).display())
+    format!("cannot create a file in {}", repeatable(directory(path)))
+}
+
+/// Returns a path as it may be repeated. What was taken for one may be a URL with a password.
+fn repeatable(path: &Path) -> String {
+    registry::repeatable(&path.to_string_lossy())
 }
 
 fn resolve(path: &Path) -> Result<Target> {

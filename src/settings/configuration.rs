@@ -51,7 +51,8 @@ impl Configuration {
         let mut configuration = Configuration { files: Vec::new(), tables: Tables::default() };
         if let Some((by, path)) = named {
             let document = Document::read(&path, 0)?;
-            let missing = || Failure::config(format!("{by}: {}: no such file", path.display()));
+            let shown = registry::repeatable(&path.to_string_lossy());
+            let missing = || Failure::config(format!("{by}: {shown}: no such file"));
             configuration.add(document.ok_or_else(missing)?)?;
         } else {
             if let Some(document) = Document::read(Path::new(SYSTEM_FILE), 0)? {

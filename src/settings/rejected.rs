@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use super::LogFormat;
+use crate::backend::registry;
 
 /// Returns the argument that clap rejects.
 pub(super) fn argument_of(error: &clap::Error) -> Option<&str> {
@@ -75,13 +76,9 @@ pub(super) fn one_line(error: &clap::Error, arguments: &[OsString]) -> String {
         (Some(value), Some(argument)) if is_value && !value.is_empty() => {
             let why =
                 std::error::Error::source(error).map(|source| format!(": {source}")).unwrap_or_default();
-            format!("invalid value '{value}' for '{argument}'{why}")
+            format!("invalid value '{}' for '{argument}'{why}", registry::repeatable(value))
         }
-        _ => {
-            let text = error.render().to_string();
-            let first = text.lines().next().unwrap_or_default();
-            first.strip_prefix("error: ").unwrap_or(first).to_owned()
-        }
+        _ => first_line(error),
     };
     let choices = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => text.clone(),
@@ -100,6 +97,18 @@ pub(super) fn one_line(error: &clap::Error, arguments: &[OsString]) -> String {
         }
     }
     line
+}
+
+/// Returns the first line of clap's own message. Words of the command line that it repeats have no secrets.
+fn first_line(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    let first = text.lines().next().unwrap_or_default();
+    let line = first.strip_prefix("error: ").unwrap_or(first).to_owned();
+    let repeated = error.context().filter_map(|(_, value)| match value {
+        ContextValue::String(word) if !word.is_empty() => Some(word),
+        _ => None,
+    });
+    repeated.fold(line, |line, word| line.replace(word.as_str(), &registry::repeatable(word)))
 }
 
 /// Names the first argument that is not UTF-8, with its option.

@@ -49,7 +49,7 @@ pub fn unknown_command(
         None => run(&arguments[1..]),
     };
     let meant = meant.unwrap_or_else(|| line(&["dlock run"], &arguments[1..]));
-    Some(format!("unknown command '{}': did you mean: {meant}", shown(&word)))
+    Some(format!("unknown command '{}': did you mean: {meant}", registry::repeatable(&word)))
 }
 
 /// What takes the place of a command that was not typed.
@@ -94,7 +94,7 @@ pub fn complete_run(run: &RunWords<'_>) -> String {
 
 /// Returns the words as they may be typed, without secrets.
 pub fn line(beginning: &[&str], words: &[OsString]) -> String {
-    let words = words.iter().map(|word| quoted(&shown(&word.to_string_lossy())));
+    let words = words.iter().map(|word| quoted(&registry::repeatable(&word.to_string_lossy())));
     beginning.iter().map(|word| (*word).to_owned()).chain(words).collect::<Vec<_>>().join(" ")
 }
 
@@ -105,11 +105,6 @@ fn quoted(word: &str) -> String {
         true => word.to_owned(),
         false => format!("'{}'", word.replace('\'', r"'\''")),
     }
-}
-
-/// Returns a word as it may be repeated: a URL without secrets.
-fn shown(word: &str) -> String {
-    if word.contains("://") { registry::redacted(word) } else { word.to_owned() }
 }
 
 /// Returns what is wrong with a word that was probably not meant as the name of a lock.

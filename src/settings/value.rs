@@ -11,6 +11,7 @@ use serde_json::Value;
 use toml::de::DeValue;
 
 use super::{Source, Sourced};
+use crate::backend::registry;
 use crate::child::signals::StopSignal;
 use crate::child::stop::Orphans;
 use crate::duration;
@@ -40,7 +41,7 @@ pub(super) trait Setting: Clone + PartialEq + Send + Sync + 'static {
     /// The value is invalid; the message names what was found, but never a text that could be a secret.
     fn read(value: &DeValue<'_>) -> Result<Self, String> {
         let text = scalar(value)?;
-        Self::parse(&text).map_err(|error| format!("invalid value '{text}': {error}"))
+        Self::parse(&text).map_err(|error| format!("{}: {error}", invalid(&text)))
     }
 
     /// Returns the value in its file form.
@@ -156,12 +157,17 @@ pub(super) fn variable(name: &'static str) -> Result<Option<OsString>, Failure> 
 pub(super) fn of_environment<T: Setting>(name: &'static str) -> Result<Option<Sourced<T>>, Failure> {
     let source = Source::Environment(name);
     let Some(value) = variable(name)? else { return Ok(None) };
-    let parsed = utf8(&value)
-        .and_then(|text| T::parse(text).map_err(|error| format!("invalid value '{text}': {error}")));
+    let parsed =
+        utf8(&value).and_then(|text| T::parse(text).map_err(|error| format!("{}: {error}", invalid(text))));
     match parsed {
         Ok(value) => Ok(Some(Sourced { value, source })),
         Err(error) => Err(source.failure(error)),
     }
+}
+
+/// Returns that a value is invalid, repeating it. The password of a URL in the place of another value is not repeated.
+fn invalid(text: &str) -> String {
+    format!("invalid value '{}'", registry::repeatable(text))
 }
 
 pub(super) fn utf8(value: &OsStr) -> Result<&str, String> {
@@ -228,7 +234,7 @@ impl Setting for PathBuf {
     }
     fn read(value: &DeValue<'_>) -> Result<PathBuf, String> {
         let text = text(value)?;
-        PathBuf::parse(text).map_err(|error| format!("invalid value '{text}': {error}"))
+        PathBuf::parse(text).map_err(|error| format!("{}: {error}", invalid(text)))
     }
     fn shown(&self) -> Value {
         self.to_string_lossy().into()
@@ -365,7 +371,7 @@ impl<T: Choice> Setting for T {
         let found = T::VALUES.iter().find(|(_, name, _)| *name == text).map(|(value, ..)| *value);
         found.ok_or_else(|| {
             let names: Vec<&str> = T::VALUES.iter().map(|(_, name, _)| *name).collect();
-            format!("invalid value '{text}'; possible: {}", names.join(", "))
+            format!("{}; possible: {}", invalid(text), names.join(", "))
         })
     }
     fn option(option: Arg) -> Arg {

@@ -1,8 +1,9 @@
 //! What dlock suggests for a wrong first word, name or backend, and the forms that it accepts.
 
 use crate::acquire::refusal::assert_usage;
+use crate::support::dlock::Dlock;
 use crate::support::place::Place;
-use crate::support::running::Exit;
+use crate::support::running::{Exit, Output};
 
 #[test]
 fn a_wrong_first_word_suggests_a_command_with_the_words_that_were_typed() {
@@ -87,6 +88,44 @@ fn no_secret_is_repeated() {
             "unknown command 'redis://u:***@h': did you mean: dlock run redis://u:***@h -- x",
         ),
     ]);
+}
+
+/// An option before it that takes no value, or one that is unset in a script, puts a URL there.
+#[test]
+fn the_password_of_a_url_in_the_place_of_another_value_is_not_repeated() {
+    let place = Place::new();
+    let url = "redis://u:s3cret@h/0";
+    let run = ["run", "x", "--", "true"];
+    let hides_it = |dlock: Dlock, what: &str| {
+        let Output { exit, stderr, .. } = dlock.output();
+        let is_hidden = stderr.contains("redis://u:***@h/0") && !stderr.contains("s3cret");
+        assert!(is_hidden && stderr.lines().count() == 1, "{what}: {stderr}");
+        exit
+    };
+    for option in ["--wait", "-E", "--orphans", "--slots", "--stop-signal", "--report", "--metrics-file"] {
+        let words = [&["run", option, url][..], &run[1..]].concat();
+        assert_eq!(hides_it(place.bare().backend("file:/").args(words), option), Exit::Code(64), "{option}");
+    }
+    let (watch, json) = (format!("--watch={url}"), format!("--json={url}"));
+    for words in [
+        &["status", &watch][..],
+        &["status", &json],
+        &["check", "--fencing-token", url, "x"],
+        &["config", "show", "x", url],
+        &["--connect-timeout", url, "status"],
+        &["man", url],
+    ] {
+        assert_eq!(hides_it(place.bare().args(words), words[0]), Exit::Code(64), "{words:?}");
+    }
+    assert_eq!(hides_it(place.bare().args(["status", "--config", url]), "--config"), Exit::Code(78));
+    for variable in ["DLOCK_WAIT", "DLOCK_TTL", "DLOCK_CONFIG"] {
+        assert_eq!(hides_it(place.bare().args(run).env(variable, url), variable), Exit::Code(78));
+    }
+    for key in ["wait", "orphans", "report"] {
+        place.write("c.toml", &format!("[locks.x]\n{key} = \"{url}\"\n"));
+        let dlock = place.bare().args(run).env("DLOCK_CONFIG", "c.toml");
+        assert_eq!(hides_it(dlock, key), Exit::Code(78), "{key}");
+    }
 }
 
 #[test]
