@@ -13,6 +13,7 @@ use super::table::LockTable;
 use super::target::checked_name;
 use super::{CommonArguments, Configuration, Settings, Source, Sourced};
 use crate::backend::registry;
+use crate::backend::url::REQUIRE_VERIFIED_TLS;
 use crate::exit::Failure;
 use crate::lock::LockName;
 use crate::secret::HIDDEN;
@@ -89,6 +90,14 @@ pub struct ShownValue {
     pub overridden: Option<Source>,
 }
 
+impl ShownValue {
+    /// A key that nothing overrides, and that is in no table of locks.
+    fn of(key: &str, known: Sourced<impl Into<Value>>) -> ShownValue {
+        let known = Sourced { value: known.value.into(), source: known.source };
+        ShownValue { key: key.to_owned(), known: Some(known), table: None, overridden: None }
+    }
+}
+
 impl Shown {
     /// Reads the configuration and resolves the values in effect.
     ///
@@ -133,6 +142,10 @@ impl Shown {
         let complete =
             settings.over(Settings { backend: fallback, grace, ..Settings::default() }).over_defaults();
         let mut values = complete.values();
+        let required = configuration.tables.require_verified_tls.clone().unwrap_or(default(false));
+        let after =
+            values.iter().position(|shown| shown.key == "require_server").map_or(values.len(), |at| at + 1);
+        values.insert(after, ShownValue::of(REQUIRE_VERIFIED_TLS, required));
         for shown in values.iter_mut().filter(|_| name.is_some()) {
             shown.table = configuration.table_of(&shown.key, shown.known.as_ref());
         }
@@ -206,9 +219,8 @@ impl Settings {
 impl Pool {
     fn shown(&self) -> ShownTable {
         let Sourced { value, source } = &self.names;
-        let value = value.iter().map(LockName::as_str).collect();
-        let known = Some(Sourced { value, source: source.clone() });
-        let names = ShownValue { key: "names".to_owned(), known, table: None, overridden: None };
+        let value: Value = value.iter().map(LockName::as_str).collect();
+        let names = ShownValue::of("names", Sourced { value, source: source.clone() });
         ShownTable { name: self.name.clone(), values: vec![names] }
     }
 }
@@ -226,8 +238,7 @@ impl Alias {
             _ => key.value.value.clone(),
         };
         let shown = |key: &str, value: Value, source: &Source| {
-            let known = Some(Sourced { value, source: source.clone() });
-            ShownValue { key: key.to_owned(), known, table: None, overridden: None }
+            ShownValue::of(key, Sourced { value, source: source.clone() })
         };
         let keys = self.keys_in_effect().into_iter().flatten();
         let keys = keys.map(|key| shown(&key.name, text(key).into(), &key.value.source));

@@ -46,22 +46,23 @@ ttl                = "1m"   # c.toml:10, overridden by DLOCK_TTL
 min_hold           = "50s"  # c.toml:11
 conflict_exit_code = 0      # c.toml:12
 
-[locks."*"]                   # every lock, where no other table that matches has the key
-backend            = "prod"   # c.toml:1
-wait               = "0s"     # default
-retry              = "0s"     # default
-ttl                = "20s"    # DLOCK_TTL
-stop_signal        = "TERM"   # default
-grace              = "4s"     # default
-max_runtime        = "0s"     # default
-min_hold           = "0s"     # default
-orphans            = "leave"  # default
-on_lost            = "kill"   # default
-slots              = 1        # default
-conflict_exit_code = 75       # default
-note               = "ours"   # c.toml:14
-quiet              = true     # --quiet
-require_server     = false    # default
+[locks."*"]                     # every lock, where no other table that matches has the key
+backend              = "prod"   # c.toml:1
+wait                 = "0s"     # default
+retry                = "0s"     # default
+ttl                  = "20s"    # DLOCK_TTL
+stop_signal          = "TERM"   # default
+grace                = "4s"     # default
+max_runtime          = "0s"     # default
+min_hold             = "0s"     # default
+orphans              = "leave"  # default
+on_lost              = "kill"   # default
+slots                = 1        # default
+conflict_exit_code   = 75       # default
+note                 = "ours"   # c.toml:14
+quiet                = true     # --quiet
+require_server       = false    # default
+require_verified_tls = false    # default
 # not set: once_per, supersede, report, metrics_file
 "#;
     assert_eq!(shown(&Place::new(), &["-q"], &[("DLOCK_TTL", "20")]), expected);
@@ -75,21 +76,22 @@ fn the_settings_of_one_lock_are_shown_with_their_sources() {
 url = "file:///srv"  # c.toml:8
 
 [locks."nightly-db"]             # by [locks."nightly-*"], c.toml:9; [locks."*"], c.toml:13
-backend            = "v1.2"      # --backend
-wait               = "forever"   # DLOCK_WAIT
-retry              = "0s"        # default
-ttl                = "1m"        # c.toml:10, [locks."nightly-*"]
-stop_signal        = "TERM"      # default
-grace              = "5s"        # default
-max_runtime        = "0s"        # default
-min_hold           = "50s"       # c.toml:11, [locks."nightly-*"]
-orphans            = "leave"     # default
-on_lost            = "kill"      # default
-slots              = 1           # default
-conflict_exit_code = 0           # c.toml:12, [locks."nightly-*"]
-note               = "ours"      # c.toml:14, [locks."*"]
-quiet              = false       # default
-require_server     = false       # default
+backend              = "v1.2"      # --backend
+wait                 = "forever"   # DLOCK_WAIT
+retry                = "0s"        # default
+ttl                  = "1m"        # c.toml:10, [locks."nightly-*"]
+stop_signal          = "TERM"      # default
+grace                = "5s"        # default
+max_runtime          = "0s"        # default
+min_hold             = "50s"       # c.toml:11, [locks."nightly-*"]
+orphans              = "leave"     # default
+on_lost              = "kill"      # default
+slots                = 1           # default
+conflict_exit_code   = 0           # c.toml:12, [locks."nightly-*"]
+note                 = "ours"      # c.toml:14, [locks."*"]
+quiet                = false       # default
+require_server       = false       # default
+require_verified_tls = false       # default
 # not set: once_per, supersede, report, metrics_file
 "#;
     let arguments = ["nightly-db", "-b", "v1.2"];
@@ -105,11 +107,28 @@ require_server     = false       # default
 fn without_a_file_the_defaults_are_shown() {
     let place = Place::new();
     let found = printed(place.bare().args(["config", "show"]));
-    let head = "# no configuration file was read\n\n[locks.\"*\"]                   # every lock, where no \
-    other table that matches has the key\nbackend            = \"file:\"  # default\nwait               = \"0s\"     # default\n";
+    let head = "# no configuration file was read\n\n[locks.\"*\"]                     # every lock, where no \
+    other table that matches has the key\nbackend              = \"file:\"  # default\nwait                 = \"0s\"     # default\n";
     assert!(found.starts_with(head), "{found}");
     let found = printed(place.bare().args(["config", "show", "x"]));
-    assert!(found.contains("[locks.\"x\"]                   # no table matches\n"), "{found}");
+    assert!(found.contains("[locks.\"x\"]                     # no table matches\n"), "{found}");
+}
+
+/// It is set for all locks at once, as `require_server` is.
+#[test]
+fn what_is_required_of_every_server_is_shown() {
+    let place = Place::new();
+    let text = "backend = \"rediss://h\"\nrequire_server = true\nrequire_verified_tls = true\n";
+    for words in [&[][..], &["x"]] {
+        let found = printed(show(&place, text).args(words));
+        let rows: Vec<&str> = found.lines().filter(|line| line.starts_with("require_")).collect();
+        let [server, tls] = rows[..] else { panic!("{found}") };
+        assert!(
+            server.starts_with("require_server       = true ") && server.ends_with("c.toml:2"),
+            "{server}"
+        );
+        assert!(tls.starts_with("require_verified_tls = true ") && tls.ends_with("c.toml:3"), "{tls}");
+    }
 }
 
 /// A file without a backend is shown as such.
@@ -138,6 +157,8 @@ fn the_json_object_starts_with_its_version_and_contains_the_same() {
         ("quiet", r#"{"flag":"--quiet","source":"flag","value":true}"#),
         ("wait", r#"{"source":"default","value":"0s"}"#),
         ("report", r#"{"source":"default","value":null}"#),
+        ("require_server", r#"{"source":"default","value":false}"#),
+        ("require_verified_tls", r#"{"source":"default","value":false}"#),
         (
             "conflict_exit_code",
             r#"{"file":"c.toml","line":12,"source":"file","table":"nightly-*","value":0}"#,
