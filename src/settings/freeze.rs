@@ -86,14 +86,16 @@ fn parse_lasts(text: &str) -> Result<Duration, String> {
 /// # Errors
 /// There is none, or a bad one (64).
 fn exact_names(command: &str, names: &[OsString]) -> Result<Vec<LockName>, Failure> {
-    let names = names.iter().map(|name| exact_name(command, OsStr::new(name)));
-    let names = names.collect::<Result<Vec<_>, _>>()?;
-    if names.is_empty() {
-        return Err(Failure::usage(format!("{command}: which lock? dlock {command} NAME")));
+    let mut exact = Vec::new();
+    for name in names {
+        let name = exact_name(command, OsStr::new(name))?;
+        if !exact.contains(&name) {
+            exact.push(name);
+        }
     }
-    match names.iter().enumerate().find(|(index, name)| names[..*index].contains(name)) {
-        Some((_, name)) => Err(Failure::usage(format!("NAME '{name}' is given twice"))),
-        None => Ok(names),
+    match exact.is_empty() {
+        true => Err(Failure::usage(format!("{command}: which lock? dlock {command} NAME"))),
+        false => Ok(exact),
     }
 }
 

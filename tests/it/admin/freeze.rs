@@ -55,7 +55,6 @@ fn wrong_usage_is_refused() {
             "freeze --for 9000h x",
             "invalid value '9000h' for '--for <DURATION>': longer than a year: give --forever",
         ),
-        ("freeze --forever x y x", "NAME 'x' is given twice"),
         ("freeze --forever x*", "NAME 'x*': freeze takes an exact name, not a pattern (\\* is a literal *)"),
         ("thaw", "thaw: which lock? dlock thaw NAME"),
         ("thaw x?", "NAME 'x?': thaw takes an exact name, not a pattern (\\* is a literal *)"),
@@ -65,6 +64,17 @@ fn wrong_usage_is_refused() {
         assert_eq!(output.outcome(), (Exit::Code(64), "", message.as_str()), "{line}");
     }
     assert!(!is_frozen(&place, "x"));
+}
+
+#[test]
+fn a_repeated_name_counts_once() {
+    let place = Place::new();
+    let freeze = dlock(&place, "freeze --forever --now x y x").output();
+    assert_eq!((freeze.exit, freeze.stdout.lines().count()), (Exit::Code(0), 2), "{freeze:?}");
+    assert!(is_frozen(&place, "x") && is_frozen(&place, "y"));
+    let thaw = dlock(&place, "thaw x x y").output();
+    assert_eq!((thaw.exit, thaw.stdout.lines().count()), (Exit::Code(0), 2), "{thaw:?}");
+    assert!(!is_frozen(&place, "x") && !is_frozen(&place, "y"));
 }
 
 /// On `file:`, other programs are not kept out, and that is said.
