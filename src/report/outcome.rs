@@ -5,7 +5,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::histogram::Histogram;
-use super::{json, milliseconds, time};
+use super::{frozen_by, json, milliseconds, time};
+use crate::backend::Busy;
 use crate::child::protocol::Ended;
 use crate::clock::{Moment, wall_micros};
 use crate::exit::{Exit, Failure, FailureKind};
@@ -98,6 +99,8 @@ pub struct ReportedLock {
     pub fencing: Option<FencingToken>,
     /// Who held it, if any one of several was wanted and none was free.
     pub holder: Option<Holder>,
+    /// Why it was not free then, for its history, if it had no holder.
+    pub cause: Option<String>,
     /// How long the acknowledged renewals took.
     pub renewals: Histogram,
 }
@@ -156,6 +159,7 @@ impl RunReport {
             name: name.clone(),
             fencing: None,
             holder: None,
+            cause: None,
             renewals: Histogram::of_renewals(),
         };
         RunReport {
@@ -186,12 +190,13 @@ impl RunReport {
         self
     }
 
-    /// Records who holds one of several locks of which none was free. The holder of the run is the first of them.
-    pub fn found(&mut self, name: &LockName, holder: Option<&Holder>) {
+    /// Records why one of several locks of which none was free was not. The holder of the run is the first of theirs.
+    pub fn found(&mut self, name: &LockName, busy: &Busy) {
         self.held_lock = None;
-        self.holder = self.holder.take().or(holder.cloned());
+        self.holder = self.holder.take().or(busy.holder().cloned());
         for lock in self.locks.iter_mut().filter(|lock| lock.name == *name) {
-            lock.holder = holder.cloned();
+            lock.holder = busy.holder().cloned();
+            lock.cause = busy.freeze.as_deref().map(frozen_by);
         }
     }
 
@@ -260,6 +265,7 @@ impl RunReport {
         // With --any, the holder of the run may hold another lock than this.
         let of_run = self.holder.as_ref().filter(|_| self.any.is_none());
         let holder = lock.and_then(|lock| lock.holder.as_ref()).or(of_run);
+        let of_lock = lock.and_then(|lock| lock.cause.clone());
         Record {
             outcome: self.outcome.as_str().to_owned(),
             identity: known(&claim.identity),
@@ -274,7 +280,7 @@ impl RunReport {
             held_lock: self.other_lock(&claim.name),
             reason: self.reason.as_deref().map(short),
             interrupted: false,
-            error: self.cause_for(&claim.name).or(self.error.clone()).as_deref().map(short),
+            error: of_lock.or(self.cause_for(&claim.name)).or(self.error.clone()).as_deref().map(short),
         }
     }
 
@@ -356,6 +362,7 @@ fn short(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::Again;
     use crate::lock::Token;
 
     #[test]
@@ -367,8 +374,18 @@ mod tests {
         let claim = |name: &LockName| Claim::new(name.clone(), Token::random(), Duration::from_secs(1));
         assert!(report.record(&claim(&names[1])).holder.is_some());
         let mut report = report.of_any();
-        report.found(&names[0], Some(&holder));
-        report.found(&names[1], None);
+        let busy = |holders| Busy {
+            holders,
+            more: 0,
+            position: None,
+            ticket: None,
+            is_outside_queue: false,
+            promised: false,
+            freeze: None,
+            again: Again::Poll,
+        };
+        report.found(&names[0], &busy(vec![holder]));
+        report.found(&names[1], &busy(Vec::new()));
         let is_known = names.each_ref().map(|name| report.record(&claim(name)).holder.is_some());
         assert_eq!(is_known, [true, false]);
     }

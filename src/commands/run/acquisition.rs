@@ -49,12 +49,14 @@ impl<'a> Run<'a> {
                 let line = lock_wait.report_contended(&awaited, &lock.claim.name, busy, instead);
                 self.was_contended(report, lock, line);
                 report.holder = busy.holder().cloned();
+                // Of several locks of which one was wanted, each has a cause of its own.
                 report.cause = busy
                     .freeze
                     .as_ref()
+                    .filter(|_| awaited.busy.is_empty())
                     .map(|freeze| Cause { lock: Some(lock.claim.name.clone()), text: frozen_by(freeze) });
                 for (lock, busy) in &awaited.busy {
-                    report.found(&lock.claim.name, busy.holder());
+                    report.found(&lock.claim.name, busy);
                 }
                 Ok(None)
             }

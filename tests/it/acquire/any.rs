@@ -241,6 +241,30 @@ fn a_run_that_got_none_is_in_the_history_of_each_with_its_holder() {
     }
 }
 
+#[test]
+fn a_frozen_lock_and_a_held_one_each_have_a_record_of_the_run() {
+    for store in Store::each() {
+        let dlock = |words: &[&str]| store.place.bare().args(words).args(["-b", store.url()]).output();
+        let freeze = dlock(&["freeze", "--forever", "--now", "a"]);
+        assert_eq!(freeze.exit, Exit::Code(0), "{freeze:?}");
+        let b = holder(&store, "b");
+        assert_eq!(any(&store, "a,b").sh("true").output().exit, Exit::Code(75));
+        let record = |name: &str| {
+            let history: Value = serde_json::from_str(&dlock(&["history", "--json", name]).stdout).unwrap();
+            let records = history["locks"][0]["history"].as_array().expect("records").clone();
+            let [record] = &records[..] else { panic!("{name}: {records:#?}") };
+            record.clone()
+        };
+        let (frozen, held) = (record("a"), record("b"));
+        let why = frozen["error"].as_str().unwrap_or_default();
+        assert!(why.starts_with("frozen by ") && frozen["holder"].is_null(), "{frozen}");
+        let why = held["error"].as_str().unwrap_or_default();
+        assert!(!why.starts_with("frozen by ") && held["holder"]["pid"] == b.pid(), "{held}");
+        assert_eq!(dlock(&["thaw", "a"]).exit, Exit::Code(0));
+        let_end(b);
+    }
+}
+
 fn hostname() -> String {
     nix::unistd::gethostname().expect("a name").to_string_lossy().into_owned()
 }
