@@ -12,6 +12,9 @@ enum Part {
     Of { negated: bool, ranges: Vec<(char, char)> },
 }
 
+/// The characters that a backslash makes literal.
+const SPECIAL: &[char] = &['*', '?', '[', '\\'];
+
 impl Pattern {
     /// Parses a text. Every text is a pattern: a `[` without `]` and a final backslash stand for themselves.
     pub fn new(text: &str) -> Pattern {
@@ -53,6 +56,12 @@ impl Pattern {
         self.0.iter().map(one).collect()
     }
 
+    /// Returns the pattern that matches this text alone.
+    pub fn escaped(text: &str) -> String {
+        let escape = |letter: char| if SPECIAL.contains(&letter) { vec!['\\', letter] } else { vec![letter] };
+        text.chars().flat_map(escape).collect()
+    }
+
     /// Returns the name that a text means where no pattern is allowed: `\\*` is a literal `*`. `None` if a `*`, `?` or `[`
     /// in it is not escaped.
     pub fn exact(text: &str) -> Option<String> {
@@ -61,7 +70,7 @@ impl Pattern {
         while let Some(letter) = letters.next() {
             match letter {
                 '*' | '?' | '[' => return None,
-                '\\' => exact.push(letters.next_if(|next| "*?[\\".contains(*next)).unwrap_or(letter)),
+                '\\' => exact.push(letters.next_if(|next| SPECIAL.contains(next)).unwrap_or(letter)),
                 _ => exact.push(letter),
             }
         }
@@ -141,6 +150,15 @@ fn set(text: &str) -> Option<(Part, &str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_escaped_text_is_that_text_alone() {
+        for text in ["a*b", "[a]?", "\\", "\\*", "a\\b", "plain", ""] {
+            let escaped = Pattern::escaped(text);
+            assert_eq!(Pattern::new(&escaped).literal().as_deref(), Some(text), "{escaped}");
+            assert_eq!(Pattern::exact(&escaped).as_deref(), Some(text), "{escaped}");
+        }
+    }
 
     #[test]
     fn patterns_match_whole_names() {

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use crate::backend::StoreError;
 use crate::exit::{Exit, FailureKind};
+use crate::glob::Pattern;
 use crate::lock::LockState;
 use crate::report::printable;
 use crate::settings::{self, CommonArguments, Configuration, StoreTarget};
@@ -30,6 +31,9 @@ pub const REQUEST: &str = "__complete";
 
 /// The time limit for the names of locks.
 const PATIENCE: Duration = Duration::from_millis(500);
+
+/// The commands to which the characters of a pattern in a name are special.
+const WITH_PATTERNS: &[&str] = &["break", "freeze", "history", "status", "thaw"];
 
 /// Which locks are offered.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -59,7 +63,8 @@ pub fn complete(words: &[OsString]) -> Exit {
     // The options of every command may stand before the command.
     let typed = settings::in_order(before.iter().map(OsString::from).collect());
     let has = |option: &str| typed.iter().take_while(|word| *word != "--").any(|word| word == option);
-    let which = match typed.get(1).and_then(|command| command.to_str()) {
+    let command = typed.get(1).and_then(|command| command.to_str());
+    let which = match command {
         Some("break") => Which::Held,
         Some("thaw") => Which::Frozen,
         Some("history") => Which::WithHistory,
@@ -69,7 +74,11 @@ pub fn complete(words: &[OsString]) -> Exit {
     let common = || settings::partial_common_arguments(&typed);
     let locks = || {
         let common = common();
-        typable(in_time(move || names_on_backend(&common, which)))
+        let names = typable(in_time(move || names_on_backend(&common, which)));
+        match command.is_some_and(|command| WITH_PATTERNS.contains(&command)) {
+            true => names.iter().map(|name| Pattern::escaped(name)).collect(),
+            false => names,
+        }
     };
     let pools = || {
         let common = common();

@@ -161,6 +161,39 @@ fn lock_names_come_from_the_given_backend() {
     }
 }
 
+/// Where a name may be a pattern, or may not.
+#[test]
+fn the_special_characters_of_a_pattern_are_escaped() {
+    let store = Store::file();
+    let _holders = ["a[b", "back\\slash", "glob*", "what?"].map(|name| hold(&store, name));
+    let raw = "values\na[b\tlock\nback\\slash\tlock\nglob*\tlock\nwhat?\tlock\n";
+    let escaped = "values\na\\[b\tlock\nback\\\\slash\tlock\nglob\\*\tlock\nwhat\\?\tlock\n";
+    for (command, answer) in [
+        ("run", raw),
+        ("release", raw),
+        ("break", escaped),
+        ("freeze", escaped),
+        ("history", "values\n"),
+        ("status", escaped),
+        ("thaw", "values\n"),
+    ] {
+        let words = ["dlock", command, "-b", store.url(), ""];
+        assert_eq!(ask(&store.place, &words).outcome(), (Exit::Code(0), answer, ""), "{command}");
+    }
+    // They mean that lock, and no other.
+    for name in ["a\\[b", "back\\\\slash", "glob\\*", "what\\?"] {
+        let line = ["dlock", "status", "-b", store.url(), name, ""];
+        assert_eq!(ask(&store.place, &line).stdout.lines().count(), 4, "{name}");
+        let shown = store.place.bare().args(["status", "--exit-code", "-b", store.url(), name]).output();
+        assert_eq!(
+            (shown.exit, shown.stdout.lines().count()),
+            (Exit::Code(75), 3),
+            "{name}: {}",
+            shown.stdout
+        );
+    }
+}
+
 #[test]
 fn every_position_on_a_line_has_its_completions() {
     let store = Store::file();
