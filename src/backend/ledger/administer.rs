@@ -84,7 +84,7 @@ pub fn freeze(ledger: &mut Ledger, observed: &dyn Observed, request: &FreezeRequ
         return Decision::reply(Frozen::Unsupported(why));
     }
     let now = observed.now();
-    // Foreign programs are kept out once nobody holds the lock, and they know of no entry whose lease has ended.
+    // Foreign programs are kept out only while the ledger has no holder, and they ignore holders whose leases have ended.
     ledger.holders.retain(|holder| holder.counts(observed));
     if let Some((freeze, _)) = ledger.live_freeze(now) {
         let freeze = freeze.clone();

@@ -140,9 +140,9 @@ pub trait Dated: Sized {
 /// A value as it is stored.
 #[derive(Debug)]
 pub struct Found<V> {
-    /// Its version; `None` if there is no value, or it has none.
+    /// Its version; `None` for a missing value, or one without a version.
     pub version: Option<V>,
-    /// Its ledger, which is empty if there is no value, or why the value is not a lock.
+    /// Its ledger, or why the value is not a lock. The ledger of a missing value is empty.
     pub ledger: Result<Ledger, String>,
     /// The length of the ledger, as it is stored.
     pub length: usize,
@@ -151,9 +151,14 @@ pub struct Found<V> {
 }
 
 impl<V> Found<V> {
-    /// There is no value.
+    /// Returns what is found where no value is stored.
     pub fn nothing() -> Found<V> {
         Found { version: None, ledger: Ok(Ledger::default()), length: 0, attempt: None }
+    }
+
+    /// Returns whether the value was written by this attempt.
+    pub fn is_of(&self, attempt: &str) -> bool {
+        self.attempt.as_deref() == Some(attempt)
     }
 }
 

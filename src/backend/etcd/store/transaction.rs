@@ -36,7 +36,7 @@ impl EtcdStore {
             // The owner of the outer hold sees to it.
             Purpose::Claim(_) if !is_ours => return Ok(current),
             Purpose::Claim(_) | Purpose::Renew(_) if length <= lease.ttl => {
-                // Nobody extends the one for the rest of a minimum hold time.
+                // The lease for the rest of a minimum hold time is never extended.
                 let has_rest = self.rest.is_some_and(|rest| rest.id == current);
                 return Ok(if is_ours || has_rest { lease.id } else { current });
             }

@@ -3,7 +3,7 @@
 
 use futures_util::future::join_all;
 
-use super::{Change, Dated, Reading, Written};
+use super::{Change, Dated, Written};
 use crate::backend::StoreError;
 use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question};
 use crate::backend::ledger::polling::at;
@@ -118,14 +118,13 @@ async fn write<C: Dated>(
     version: Option<&C::Version>,
 ) -> Result<Option<C::Version>, StoreError> {
     let attempt = random::id();
-    let is_own = |reading: &Reading<_>| reading.found.attempt.as_ref() == Some(&attempt);
     let (ledger, now) =
         (&Ledger::default(), at(client.clock().map(|clock| clock.time()).unwrap_or_default()));
     let change = Change { version, before: ledger, ledger, now, attempt: &attempt };
     Ok(match client.write(key, &change).await? {
         Written::Stored(found) => found.version,
         // Something on the way has sent the request twice.
-        Written::Refused(Some(reading)) if is_own(&reading) => reading.found.version,
+        Written::Refused(Some(reading)) if reading.found.is_of(&attempt) => reading.found.version,
         Written::Refused(_) => None,
     })
 }

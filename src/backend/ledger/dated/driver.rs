@@ -52,7 +52,7 @@ impl<C: Dated> DatedStore<C> {
         attempt: &str,
         written: Result<Written<C::Version>, StoreError>,
     ) -> Result<Option<Found<C::Version>>, StoreError> {
-        let is_own = |reading: &Reading<_>| reading.found.attempt.as_deref() == Some(attempt);
+        let is_own = |reading: &Reading<_>| reading.found.is_of(attempt);
         let (shown, error) = match written {
             Ok(Written::Stored(found)) => return Ok(Some(found)),
             Ok(Written::Refused(shown)) => (shown, None),
