@@ -159,8 +159,8 @@ exit 0" "$(by_name 127.0.0.1)"
 # Unchanged, and with all commented-out lines enabled.
 sed 's/^#\([a-z[]\)/\1/' packaging/config.toml >"$root/tmp/config.toml"
 check "the sample configuration" "exit 0" "$(inside config show --config /usr/share/doc/dlock/examples/config.toml | tail -n 1)"
-check "the sample configuration, all of it" 'backend            = "prod"   # /tmp/config.toml:8
-exit 0' "$(inside config show --config /tmp/config.toml | grep -E '^(backend |exit )')"
+check "the sample configuration, all of it" 'backend = "prod" # /tmp/config.toml:8
+exit 0' "$(inside config show --config /tmp/config.toml | grep -E '^(backend |exit )' | tr -s ' ')"
 mkdir -p "$root/etc"
 echo '127.0.0.1 localhost store.internal' >"$root/etc/hosts"
 check "by localhost" "$ours
