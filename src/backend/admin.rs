@@ -6,23 +6,25 @@ use crate::lock::{
     FencingToken, Freeze, FreezeRequest, Holder, LockName, LockState, NotedRecord, Revocation, Token, Unknown,
 };
 
+/// The locks that are listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Listed {
+    /// Those that may be in use: at least those that a dlock holds or waits for.
+    InUse,
+    /// Those of which the store keeps a history.
+    WithHistory,
+}
+
 /// A store of locks, as seen by its operators.
 ///
 /// Each method may be dropped halfway, like those of [`Backend`]; only [`LockAdmin::revoke`], [`LockAdmin::remove`],
 /// [`LockAdmin::raise_fencing`], [`LockAdmin::freeze`] and [`LockAdmin::thaw`] change a lock.
 pub trait LockAdmin: Backend {
-    /// Lists the locks that may be in use: at least those that a dlock holds or waits for. The cost is proportional to
-    /// their number, not to the other contents of the store.
+    /// Lists these locks. The cost is proportional to their number, not to the other contents of the store.
     ///
     /// # Errors
     /// The store could not be queried, or refused.
-    fn list(&mut self) -> TryReply<'_, Vec<LockName>>;
-
-    /// Lists the locks of which the store keeps a history.
-    ///
-    /// # Errors
-    /// The store could not be queried, or refused.
-    fn list_with_history(&mut self) -> TryReply<'_, Vec<LockName>>;
+    fn list(&mut self, which: Listed) -> TryReply<'_, Vec<LockName>>;
 
     /// Reads the state of these locks; with a `token`, also of the hold that it proves. From then on
     /// [`changed`](Backend::changed) reports changes of the last one, if the store can notify.

@@ -16,8 +16,8 @@ use self::identity::{digest_of, is_of};
 pub use self::times::Clock;
 use super::StoreError;
 use super::admin::Removal;
-use super::ledger::document::leased_gate::{Identity, LeasedGate, Passages, holder_name, identity_in};
-use super::ledger::{GateMode, Ledger, Occupant, Purpose};
+use super::ledger::document::leased_gate::{Identity, LeasedGate, holder_name, identity_in};
+use super::ledger::{GateMode, Occupant, Purpose};
 use crate::clock::wall_micros;
 use crate::lock::{Claim, Holder, LockName};
 
@@ -34,46 +34,58 @@ pub const EXCLUSIVE: &str = "ShedLock has one holder: take the lock exclusively,
 pub struct Gate {
     clock: Clock,
     prefix: String,
-    passages: Passages,
     /// The table is one of ShedLock.
     is_checked: bool,
 }
 
-/// The rows of a server.
-struct Rows<'a, D> {
-    db: &'a mut D,
-    clock: &'a Clock,
-    prefix: &'a str,
-}
+impl Gate {
+    /// Returns the gate by this clock. Names in the table begin with the prefix.
+    pub fn new(clock: Clock, prefix: &str) -> Gate {
+        Gate { clock, prefix: prefix.to_owned(), is_checked: false }
+    }
 
-impl<D: Database> Rows<'_, D> {
     /// Sets the end of a hold. Returns whether it was kept until now.
-    async fn set(&mut self, name: &LockName, identity: Identity, until: &str) -> Result<bool, StoreError> {
+    async fn set<D: Database>(&self, db: &mut D, name: &LockName, identity: Identity, until: &str) -> Result<bool, StoreError> {
         let free = self.clock.times(D::DIALECT, Duration::ZERO).free;
-        let (name, is_mine) = (literal::<D>(self.prefix, name), is_of::<D>("locked_by", &[identity]));
-        let (table, equals, is_after) = (self.db.table(), D::DIALECT.operator("="), D::DIALECT.operator(">"));
+        let (name, is_mine) = (literal::<D>(&self.prefix, name), is_of::<D>("locked_by", &[identity]));
+        let (table, equals, is_after) = (db.table(), D::DIALECT.operator("="), D::DIALECT.operator(">"));
         let sql = format!(
             "UPDATE {table} SET lock_until = {until} WHERE (name {equals} {name}) AND {is_mine} AND (lock_until {is_after} \
              {free}){}",
             D::DIALECT.returning()
         );
-        Ok(!self.db.run(&sql).await?.is_empty())
+        Ok(!db.run(&sql).await?.is_empty())
+    }
+
+    /// Deletes the row of a scratch lock.
+    ///
+    /// # Errors
+    /// The server could not be queried, or the user may not delete.
+    pub async fn forget<D: Database>(&self, db: &mut D, name: &LockName) -> Result<(), StoreError> {
+        let (table, equals, name) = (db.table(), D::DIALECT.operator("="), literal::<D>(&self.prefix, name));
+        db.run(&format!("DELETE FROM {table} WHERE name {equals} {name}")).await.map(drop)
     }
 }
 
-impl<D: Database> LeasedGate for Rows<'_, D> {
-    async fn occupant(&mut self, name: &LockName) -> Result<Option<Occupant>, StoreError> {
+impl<D: Database> LeasedGate<D> for Gate {
+    async fn occupant(
+        &mut self,
+        db: &mut D,
+        name: &LockName,
+        _: &Purpose,
+    ) -> Result<Option<Occupant>, StoreError> {
+        self.check(db).await?;
         let times = self.clock.times(D::DIALECT, Duration::ZERO);
         let age = D::DIALECT.between("locked_at", &times.now);
         let rest = D::DIALECT.between(&times.now, "lock_until");
         let (name, free, concat) =
-            (literal::<D>(self.prefix, name), times.free, D::DIALECT.function("concat"));
-        let (table, equals, is_after) = (self.db.table(), D::DIALECT.operator("="), D::DIALECT.operator(">"));
+            (literal::<D>(&self.prefix, name), times.free, D::DIALECT.function("concat"));
+        let (table, equals, is_after) = (db.table(), D::DIALECT.operator("="), D::DIALECT.operator(">"));
         let sql = format!(
             "SELECT locked_by, {age}, {rest}, {concat}(locked_at, '') FROM {table} WHERE (name {equals} {name}) AND \
              (lock_until {is_after} {free})"
         );
-        let rows = self.db.run(&sql).await?;
+        let rows = db.run(&sql).await?;
         let Some(row) = rows.first() else { return Ok(None) };
         let text = |column: usize| row.get(column).cloned().flatten().unwrap_or_default();
         // A clock that is behind shows no time before the beginning.
@@ -96,27 +108,42 @@ impl<D: Database> LeasedGate for Rows<'_, D> {
 
     async fn extend(
         &mut self,
+        db: &mut D,
         name: &LockName,
         identity: Identity,
         lease: Duration,
         _: Duration,
     ) -> Result<bool, StoreError> {
+        self.check(db).await?;
         let until = self.clock.times(D::DIALECT, lease).until;
-        self.set(name, identity, &format!("GREATEST(lock_until, {until})")).await
+        self.set(db, name, identity, &format!("GREATEST(lock_until, {until})")).await
     }
 
-    async fn end(&mut self, name: &LockName, identity: Identity, rest: Duration) -> Result<bool, StoreError> {
+    async fn end(
+        &mut self,
+        db: &mut D,
+        name: &LockName,
+        identity: Identity,
+        rest: Duration,
+    ) -> Result<bool, StoreError> {
         let times = self.clock.times(D::DIALECT, rest);
         let until = if rest.is_zero() { times.free } else { times.until };
-        self.set(name, identity, &until).await
+        self.set(db, name, identity, &until).await
     }
 
-    async fn take(&mut self, claim: &Claim, own: &[Identity]) -> Result<bool, StoreError> {
+    async fn take(
+        &mut self,
+        db: &mut D,
+        _: &Purpose,
+        claim: &Claim,
+        own: &[Identity],
+    ) -> Result<bool, StoreError> {
+        self.check(db).await?;
         let times = self.clock.times(D::DIALECT, claim.ttl.max(claim.min_hold));
         let (now, free, until) = (times.now, times.free, times.until);
-        let name = literal::<D>(self.prefix, &claim.name);
+        let name = literal::<D>(&self.prefix, &claim.name);
         let by = D::DIALECT.literal(&holder_name(claim));
-        let (table, at_most) = (self.db.table(), D::DIALECT.operator("<="));
+        let (table, at_most) = (db.table(), D::DIALECT.operator("<="));
         let values =
             format!("(name, lock_until, locked_at, locked_by) VALUES ({name}, {until}, {now}, {by}) ON");
         let sql = match D::DIALECT {
@@ -135,93 +162,11 @@ impl<D: Database> LeasedGate for Rows<'_, D> {
                 is_of::<D>("locked_by", own)
             ),
         };
-        Ok(!self.db.run(&sql).await?.is_empty())
-    }
-}
-
-impl Gate {
-    /// Returns the gate by this clock. Names in the table begin with the prefix.
-    pub fn new(clock: Clock, prefix: &str) -> Gate {
-        Gate { clock, prefix: prefix.to_owned(), passages: Passages::default(), is_checked: false }
+        Ok(!db.run(&sql).await?.is_empty())
     }
 
-    fn parts<'a, D>(&'a mut self, db: &'a mut D) -> (&'a mut Passages, Rows<'a, D>) {
-        (&mut self.passages, Rows { db, clock: &self.clock, prefix: &self.prefix })
-    }
-
-    /// See [`DocumentStore::passed`](super::ledger::document::DocumentStore::passed).
-    pub fn passed(&self, purpose: &Purpose) -> Option<Identity> {
-        self.passages.passed(purpose)
-    }
-
-    /// See [`DocumentStore::observe_gate`](super::ledger::document::DocumentStore::observe_gate).
-    ///
-    /// # Errors
-    /// The server could not be queried, or has no such table.
-    pub async fn observe<D: Database>(
+    async fn end_shown(
         &mut self,
-        db: &mut D,
-        name: &LockName,
-        purpose: &Purpose,
-        ledger: &Ledger,
-    ) -> Result<Vec<Occupant>, StoreError> {
-        self.check(db).await?;
-        let (passages, mut rows) = self.parts(db);
-        passages.observe(&mut rows, name, purpose, ledger).await
-    }
-
-    /// See [`DocumentStore::pass_gate`](super::ledger::document::DocumentStore::pass_gate).
-    ///
-    /// # Errors
-    /// The server could not be queried, or has no such table.
-    pub async fn pass<D: Database>(
-        &mut self,
-        db: &mut D,
-        purpose: &Purpose,
-        claim: &Claim,
-    ) -> Result<bool, StoreError> {
-        self.check(db).await?;
-        let (passages, mut rows) = self.parts(db);
-        passages.pass(&mut rows, purpose, claim).await
-    }
-
-    /// See [`DocumentStore::leave_gate`](super::ledger::document::DocumentStore::leave_gate).
-    ///
-    /// # Errors
-    /// The server could not be queried.
-    pub async fn leave<D: Database>(
-        &mut self,
-        db: &mut D,
-        purpose: &Purpose,
-        claim: &Claim,
-        rest: Duration,
-    ) -> Result<bool, StoreError> {
-        let (passages, mut rows) = self.parts(db);
-        passages.leave(&mut rows, purpose, claim, rest).await
-    }
-
-    /// See [`Passages::end_others`].
-    ///
-    /// # Errors
-    /// The server could not be queried.
-    pub async fn end_others<D: Database>(
-        &mut self,
-        db: &mut D,
-        name: &LockName,
-        purpose: &Purpose,
-        before: &Ledger,
-        after: &Ledger,
-    ) -> Result<(), StoreError> {
-        let (passages, mut rows) = self.parts(db);
-        passages.end_others(&mut rows, name, purpose, before, after).await
-    }
-
-    /// See [`Store::end_foreign`](super::ledger::Store::end_foreign).
-    ///
-    /// # Errors
-    /// The server could not be queried.
-    pub async fn end_shown<D: Database>(
-        &self,
         db: &mut D,
         name: &LockName,
         shown: &Holder,
@@ -246,15 +191,6 @@ impl Gate {
             D::DIALECT.returning()
         );
         Ok(if db.run(&sql).await?.is_empty() { Removal::Changed } else { Removal::Removed })
-    }
-
-    /// Deletes the row of a scratch lock.
-    ///
-    /// # Errors
-    /// The server could not be queried, or the user may not delete.
-    pub async fn forget<D: Database>(&self, db: &mut D, name: &LockName) -> Result<(), StoreError> {
-        let (table, equals, name) = (db.table(), D::DIALECT.operator("="), literal::<D>(&self.prefix, name));
-        db.run(&format!("DELETE FROM {table} WHERE name {equals} {name}")).await.map(drop)
     }
 }
 

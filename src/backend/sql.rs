@@ -9,4 +9,4 @@ mod store;
 
 pub use self::recipe::Recipe;
 pub use self::row::{COLUMNS, LEASE_DIGITS, Row, TABLE, Taken, Values, create_table, lease_key, now, seen};
-pub use self::store::{Client, Names, RowStore, SessionLock};
+pub use self::store::{Client, RowStore, SessionLock};

@@ -18,6 +18,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use crate::backend::StoreError;
+use crate::backend::admin::Listed;
 use crate::exit::{Exit, FailureKind};
 use crate::glob::Pattern;
 use crate::lock::LockState;
@@ -133,9 +134,9 @@ fn names_on_backend(common: &CommonArguments, which: Which) -> Option<Vec<String
     let names = runtime.block_on(async {
         let mut store = target.store.open();
         let names = match which {
-            Which::All => return store.list().await,
-            Which::WithHistory => return store.list_with_history().await,
-            Which::Held | Which::Frozen => store.list().await?,
+            Which::All => return store.list(Listed::InUse).await,
+            Which::WithHistory => return store.list(Listed::WithHistory).await,
+            Which::Held | Which::Frozen => store.list(Listed::InUse).await?,
         };
         let locks = store.inspect(&names, None).await?.locks.into_iter();
         let is_meant = |lock: &LockState| match which {

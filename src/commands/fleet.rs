@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use super::history::histories;
-use super::selected::{Listed, selected};
+use super::selected::selected;
 use super::{LOCKS_AT_A_TIME, execute, notices_about, print_to_reader, within};
 use crate::backend::StoreError;
-use crate::backend::admin::LockAdmin;
+use crate::backend::admin::{Listed, LockAdmin};
 use crate::exit::{Exit, Failure};
 use crate::lock::{LockName, Unknown};
 use crate::report::fleet::{Fleet, Measured};

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::selected::{Listed, selected};
+use super::selected::selected;
 use super::{execute, notices_about, print_to_reader, within};
 use crate::backend::StoreError;
-use crate::backend::admin::LockAdmin;
+use crate::backend::admin::{Listed, LockAdmin};
 use crate::exit::{Exit, Failure};
 use crate::lock::{Filter, History, LockName, NotedRecord, also_needed};
 use crate::report::history::history_text;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use super::{LOCKS_AT_A_TIME, within};
-use crate::backend::admin::LockAdmin;
+use crate::backend::admin::{Listed, LockAdmin};
 use crate::backend::{Backend, Ending, Outlook, Release, StoreError};
 use crate::exit::Failure;
 use crate::lock::{Claim, Holder, LockName, LockState, Record, Token};
@@ -50,7 +50,7 @@ pub(super) async fn lock_of(
     limit: Duration,
 ) -> Result<Option<LockName>, StoreError> {
     within(limit, store.connect()).await?;
-    let names = within(limit, store.list()).await?;
+    let names = within(limit, store.list(Listed::InUse)).await?;
     for names in names.chunks(LOCKS_AT_A_TIME) {
         let seen = within(limit, store.inspect(names, Some(token))).await?.whole()?;
         let owned = seen.locks.into_iter().find(|lock| lock.holders.iter().any(|holder| holder.ours));

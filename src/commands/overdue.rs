@@ -1,10 +1,10 @@
 //! `dlock status --overdue`: checks how long ago the last success of each lock began.
 
 use super::history::histories;
-use super::selected::{Listed, selected};
+use super::selected::selected;
 use super::{LOCKS_AT_A_TIME, notices_about, print, print_to_reader, try_execute, within};
 use crate::backend::StoreError;
-use crate::backend::admin::LockAdmin;
+use crate::backend::admin::{Listed, LockAdmin};
 use crate::exit::{Exit, Failure};
 use crate::lock::LockName;
 use crate::lock::overdue::{AgeLimits, Checked, LastSuccess};

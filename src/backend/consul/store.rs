@@ -11,6 +11,7 @@ use super::location::{Location, Recipe};
 use super::occupants::{add_foreign, keep_expired, occupants, outer_hold};
 use super::passage::{Passage, State};
 use super::watch::Watch;
+use crate::backend::admin::Listed;
 use crate::backend::diagnosis::Diagnosis;
 use crate::backend::ledger::document::{DocumentStore, Documents, Revision, Seen, Shortcut};
 use crate::backend::ledger::waiting::{Waiting, calls};
@@ -362,12 +363,10 @@ impl Store for ConsulStore {
         Box::pin(self.agent.connect())
     }
 
-    fn list(&mut self) -> TryReply<'_, Vec<LockName>> {
-        Box::pin(self.names(|reading, ledger| !reading.gate.sessions.is_empty() || !ledger.is_idle()))
-    }
-
-    fn list_with_history(&mut self) -> TryReply<'_, Vec<LockName>> {
-        Box::pin(self.names(|_, ledger| !ledger.history.is_empty()))
+    fn list(&mut self, which: Listed) -> TryReply<'_, Vec<LockName>> {
+        Box::pin(self.names(move |reading, ledger| {
+            ledger.is_listed(which) || (which == Listed::InUse && !reading.gate.sessions.is_empty())
+        }))
     }
 
     fn changed(&mut self) -> Reply<'_, Change> {

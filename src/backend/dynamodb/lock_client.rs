@@ -15,9 +15,8 @@ use std::time::Duration;
 use self::lock_item::{Found, Item, digest_of};
 use super::table::{Table, Updated, date};
 use crate::backend::admin::Removal;
-use crate::backend::ledger::dated::ForeignLocks;
 use crate::backend::ledger::document::leased_gate::{
-    Identity, LeasedGate, Passages, holder_name, identity_in,
+    Identity, LeasedGate, holder_name, identity_in,
 };
 use crate::backend::ledger::polling::CLOCK_LAG;
 use crate::backend::ledger::{GateMode, Ledger, Occupant, Purpose};
@@ -40,19 +39,15 @@ struct Seen {
     is_free: bool,
 }
 
-/// The items of a table, as far as this client has seen them.
-struct Items<'a> {
-    table: &'a mut Table,
-    seen: &'a mut HashMap<LockName, Seen>,
+/// The gate in front of the ledgers of one client, and the items as far as it has seen them.
+#[derive(Default)]
+pub(super) struct LockClient {
+    seen: HashMap<LockName, Seen>,
 }
 
-impl Items<'_> {
-    fn key(&self, name: &LockName) -> String {
-        self.table.location.lock_key(name)
-    }
-
-    async fn read(&mut self, name: &LockName) -> Result<Found, StoreError> {
-        let (item, reply) = self.table.get(&self.key(name)).await?;
+impl LockClient {
+    async fn read(&mut self, table: &mut Table, name: &LockName) -> Result<Found, StoreError> {
+        let (item, reply) = table.get(&table.location.lock_key(name)).await?;
         self.note(name, Found::of(item.as_ref()), &reply)
     }
 
@@ -79,22 +74,24 @@ impl Items<'_> {
     /// Writes an item in the place of another, see [`Item::request`]. Returns what is there then.
     async fn write(
         &mut self,
+        table: &mut Table,
         name: &LockName,
         before: Option<&Item>,
         after: &Item,
     ) -> Result<Found, StoreError> {
-        let request = after.request(before, &self.table.attribute().await?);
-        let Updated { is_met, item, reply } = self.table.update(&self.key(name), request).await?;
+        let request = after.request(before, &table.attribute().await?);
+        let Updated { is_met, item, reply } = table.update(&table.location.lock_key(name), request).await?;
         match item {
             _ if is_met => self.note(name, Found::Lock(after.clone()), &reply),
             Some(item) => self.note(name, Found::of(Some(&item)), &reply),
-            None => self.read(name).await,
+            None => self.read(table, name).await,
         }
     }
 
     /// Changes the hold of an identity. Returns whether there was one.
     async fn change(
         &mut self,
+        table: &mut Table,
         name: &LockName,
         identity: Identity,
         change: impl Fn(&Item) -> Item,
@@ -102,12 +99,12 @@ impl Items<'_> {
         let seen = self.seen.get(name).map(|seen| seen.found.clone());
         let mut found = match seen.filter(|found| found.held_by(identity).is_some()) {
             Some(found) => found,
-            None => self.read(name).await?,
+            None => self.read(table, name).await?,
         };
         for _ in 0..TRIES {
             let Some(before) = found.held_by(identity) else { return Ok(false) };
             let after = change(before);
-            found = self.write(name, Some(before), &after).await?;
+            found = self.write(table, name, Some(before), &after).await?;
             if found == Found::Lock(after) {
                 return Ok(true);
             }
@@ -115,86 +112,6 @@ impl Items<'_> {
         Err(busy(name))
     }
 
-    /// Returns the store's time, which the first reply shows.
-    async fn time(&mut self) -> Result<Duration, StoreError> {
-        if self.table.clock.is_none() {
-            self.table.open().await?;
-        }
-        Ok(self.table.clock.map(|clock| clock.time()).unwrap_or_default())
-    }
-}
-
-fn busy(name: &LockName) -> StoreError {
-    let reason = format!("{name}: too many other clients change the item of this lock at the same time");
-    StoreError::Unavailable { reason, maybe_applied: false, outlook: Outlook::Transient }
-}
-
-impl LeasedGate for Items<'_> {
-    async fn occupant(&mut self, name: &LockName) -> Result<Option<Occupant>, StoreError> {
-        let found = self.read(name).await?;
-        let seen = self.seen.get(name).filter(|seen| !seen.is_free);
-        let occupant = |identity, holder| Occupant { identity, mode: GateMode::Exclusive, holder };
-        Ok(seen.map(|seen| match &found {
-            Found::Lock(item) => occupant(identity_in(&item.owner), item.holder(Moment::now() - seen.since)),
-            Found::Other | Found::Nothing => occupant(None, Holder::default()),
-        }))
-    }
-
-    async fn extend(
-        &mut self,
-        name: &LockName,
-        identity: Identity,
-        lease: Duration,
-        until: Duration,
-    ) -> Result<bool, StoreError> {
-        let end = |time: Duration| (time + lease + CLOCK_LAG).max(until);
-        let mut time = self.time().await?;
-        let known = self.seen.get(name).and_then(|seen| seen.found.held_by(identity)?.ends);
-        if known.is_some_and(|known| known > end(time)) {
-            // One reply was dated wrongly. Only another one tells whether it was the last one: then the end that is known is right.
-            self.read(name).await?;
-            time = self.time().await?;
-        }
-        self.change(name, identity, |item| item.extended(end(time) - time - CLOCK_LAG, end(time))).await
-    }
-
-    async fn end(&mut self, name: &LockName, identity: Identity, rest: Duration) -> Result<bool, StoreError> {
-        let time = self.time().await?;
-        self.change(name, identity, |item| match rest.is_zero() {
-            true => item.released(),
-            false => item.extended(rest, time + rest),
-        })
-        .await
-    }
-
-    async fn take(&mut self, claim: &Claim, own: &[Identity]) -> Result<bool, StoreError> {
-        let (name, lease) = (&claim.name, claim.ttl.max(claim.min_hold));
-        let ends = self.time().await? + lease + CLOCK_LAG;
-        let (owner, version) = (holder_name(claim), String::new());
-        let after = Item { owner, lease, version, is_released: false, ends: None }.extended(lease, ends);
-        let mut before = None;
-        for _ in 0..TRIES {
-            let found = self.write(name, before.as_ref(), &after).await?;
-            let is_own = || own.iter().any(|own| found.held_by(*own).is_some());
-            before = match &found {
-                Found::Lock(item) if *item == after => return Ok(true),
-                Found::Lock(item) if is_own() || self.is_free(name) => Some(item.clone()),
-                Found::Nothing => None,
-                Found::Lock(_) | Found::Other => return Ok(false),
-            };
-        }
-        Err(busy(name))
-    }
-}
-
-/// The gate in front of the ledgers of one client.
-#[derive(Default)]
-pub(super) struct LockClient {
-    passages: Passages,
-    seen: HashMap<LockName, Seen>,
-}
-
-impl LockClient {
     /// Rejects another kind of item, unless it has taken the place of one that is held: then the hold is lost.
     fn check(&self, table: &Table, name: &LockName, purpose: &Purpose) -> Result<(), StoreError> {
         let is_other = self.seen.get(name).is_some_and(|seen| seen.found == Found::Other);
@@ -208,57 +125,97 @@ impl LockClient {
     }
 }
 
-impl ForeignLocks<Table> for LockClient {
-    fn passed(&self, purpose: &Purpose) -> Option<Identity> {
-        self.passages.passed(purpose)
+/// Returns the store's time, which the first reply shows.
+async fn clock_time(table: &mut Table) -> Result<Duration, StoreError> {
+    if table.clock.is_none() {
+        table.open().await?;
     }
+    Ok(table.clock.map(|clock| clock.time()).unwrap_or_default())
+}
 
-    async fn observe(
+fn busy(name: &LockName) -> StoreError {
+    let reason = format!("{name}: too many other clients change the item of this lock at the same time");
+    StoreError::Unavailable { reason, maybe_applied: false, outlook: Outlook::Transient }
+}
+
+impl LeasedGate<Table> for LockClient {
+    async fn occupant(
         &mut self,
         table: &mut Table,
         name: &LockName,
         purpose: &Purpose,
-        ledger: &Ledger,
-    ) -> Result<Vec<Occupant>, StoreError> {
-        let mut items = Items { table, seen: &mut self.seen };
-        let occupants = self.passages.observe(&mut items, name, purpose, ledger).await?;
+    ) -> Result<Option<Occupant>, StoreError> {
+        let found = self.read(table, name).await?;
         self.check(table, name, purpose)?;
-        Ok(occupants)
+        let seen = self.seen.get(name).filter(|seen| !seen.is_free);
+        let occupant = |identity, holder| Occupant { identity, mode: GateMode::Exclusive, holder };
+        Ok(seen.map(|seen| match &found {
+            Found::Lock(item) => occupant(identity_in(&item.owner), item.holder(Moment::now() - seen.since)),
+            Found::Other | Found::Nothing => occupant(None, Holder::default()),
+        }))
     }
 
-    async fn pass(
+    async fn extend(
         &mut self,
         table: &mut Table,
-        purpose: &Purpose,
-        claim: &Claim,
+        name: &LockName,
+        identity: Identity,
+        lease: Duration,
+        until: Duration,
     ) -> Result<bool, StoreError> {
-        let mut items = Items { table, seen: &mut self.seen };
-        let has_passed = self.passages.pass(&mut items, purpose, claim).await?;
-        self.check(table, &claim.name, purpose)?;
-        Ok(has_passed)
+        let end = |time: Duration| (time + lease + CLOCK_LAG).max(until);
+        let mut time = clock_time(table).await?;
+        let known = self.seen.get(name).and_then(|seen| seen.found.held_by(identity)?.ends);
+        if known.is_some_and(|known| known > end(time)) {
+            // One reply was dated wrongly. Only another one tells whether it was the last one: then the end that is known is right.
+            self.read(table, name).await?;
+            time = clock_time(table).await?;
+        }
+        self.change(table, name, identity, |item| item.extended(end(time) - time - CLOCK_LAG, end(time))).await
     }
 
-    async fn leave(
+    async fn end(
         &mut self,
         table: &mut Table,
-        purpose: &Purpose,
-        claim: &Claim,
+        name: &LockName,
+        identity: Identity,
         rest: Duration,
     ) -> Result<bool, StoreError> {
-        let mut items = Items { table, seen: &mut self.seen };
-        self.passages.leave(&mut items, purpose, claim, rest).await
+        let time = clock_time(table).await?;
+        self.change(table, name, identity, |item| match rest.is_zero() {
+            true => item.released(),
+            false => item.extended(rest, time + rest),
+        })
+        .await
     }
 
-    async fn end_others(
+    async fn take(
         &mut self,
         table: &mut Table,
-        name: &LockName,
         purpose: &Purpose,
-        before: &Ledger,
-        after: &Ledger,
-    ) -> Result<(), StoreError> {
-        let mut items = Items { table, seen: &mut self.seen };
-        self.passages.end_others(&mut items, name, purpose, before, after).await
+        claim: &Claim,
+        own: &[Identity],
+    ) -> Result<bool, StoreError> {
+        let (name, lease) = (&claim.name, claim.ttl.max(claim.min_hold));
+        let ends = clock_time(table).await? + lease + CLOCK_LAG;
+        let (owner, version) = (holder_name(claim), String::new());
+        let after = Item { owner, lease, version, is_released: false, ends: None }.extended(lease, ends);
+        let mut before = None;
+        for _ in 0..TRIES {
+            let found = self.write(table, name, before.as_ref(), &after).await?;
+            let is_own = || own.iter().any(|own| found.held_by(*own).is_some());
+            before = match &found {
+                Found::Lock(item) if *item == after => return Ok(true),
+                Found::Lock(item) if is_own() || self.is_free(name) => Some(item.clone()),
+                Found::Nothing => None,
+                Found::Lock(_) => return Ok(false),
+                Found::Other => {
+                    self.check(table, name, purpose)?;
+                    return Ok(false);
+                }
+            };
+        }
+        Err(busy(name))
     }
 
     async fn is_left(
@@ -272,14 +229,13 @@ impl ForeignLocks<Table> for LockClient {
             Found::Lock(item) => !seen.is_free && !identity_in(&item.owner).is_some_and(is_listed),
             Found::Nothing | Found::Other => false,
         };
-        // Nobody asks about those that are listed: they call the next waiter.
+        // A dlock that the ledger lists calls the next waiter when it leaves: only for others, the item is read.
         let is_asked = self.seen.get(name).is_some_and(is_unlisted);
-        let mut items = Items { table, seen: &mut self.seen };
         if is_asked {
-            items.read(name).await?;
+            self.read(table, name).await?;
         }
         let has_call = ledger.waiters.iter().any(|waiter| waiter.called.is_some());
-        Ok(items.is_free(name) && ledger.holders.is_empty() && !has_call)
+        Ok(self.is_free(name) && ledger.holders.is_empty() && !has_call)
     }
 
     async fn end_shown(
@@ -288,12 +244,11 @@ impl ForeignLocks<Table> for LockClient {
         name: &LockName,
         shown: &Holder,
     ) -> Result<Removal, StoreError> {
-        let mut items = Items { table, seen: &mut self.seen };
-        match items.read(name).await? {
-            Found::Lock(item) if !items.is_free(name) && shown.digest == Some(digest_of(&item.owner)) => {
+        match self.read(table, name).await? {
+            Found::Lock(item) if !self.is_free(name) && shown.digest == Some(digest_of(&item.owner)) => {
                 // The holder notices it by the version.
                 let after = item.released();
-                let found = items.write(name, Some(&item), &after).await?;
+                let found = self.write(table, name, Some(&item), &after).await?;
                 Ok(if found == Found::Lock(after) { Removal::Removed } else { Removal::Changed })
             }
             _ => Ok(Removal::Changed),

@@ -14,6 +14,7 @@ use super::listing::Snapshot;
 use super::location::Location;
 use super::messages::{RangeRequest, TxnRequest};
 use super::watch::{self, Events, Watcher};
+use crate::backend::admin::Listed;
 use crate::backend::diagnosis::Diagnosis;
 use crate::backend::ledger::entries::Entries;
 use crate::backend::ledger::{Contender, Ledger, Store};
@@ -117,14 +118,14 @@ impl Store for EtcdStore {
         Box::pin(self.client.connect())
     }
 
-    fn list(&mut self) -> TryReply<'_, Vec<LockName>> {
-        let range = keys::contenders(&self.client.location.prefix);
-        Box::pin(self.names(range, |entry| !entry.is_idle()))
-    }
-
-    fn list_with_history(&mut self) -> TryReply<'_, Vec<LockName>> {
-        let range = keys::documents(&self.client.location.prefix);
-        Box::pin(self.names(range, |metadata| !metadata.history.is_empty()))
+    fn list(&mut self, which: Listed) -> TryReply<'_, Vec<LockName>> {
+        let prefix = &self.client.location.prefix;
+        match which {
+            Listed::InUse => Box::pin(self.names(keys::contenders(prefix), |entry| !entry.is_idle())),
+            Listed::WithHistory => {
+                Box::pin(self.names(keys::documents(prefix), |metadata| !metadata.history.is_empty()))
+            }
+        }
     }
 
     fn changed(&mut self) -> Reply<'_, Change> {

@@ -11,6 +11,7 @@ use super::history;
 use super::observation::{Observation, now};
 use super::sidecar::{PATIENCE, Sidecar};
 use crate::backend::StoreError;
+use crate::backend::admin::Listed;
 use crate::backend::ledger::{Ledger, Observed};
 use crate::clock::Moment;
 use crate::lock::{LockName, LockState, NotedRecord};
@@ -19,22 +20,17 @@ use crate::lock::{LockName, LockState, NotedRecord};
 const LISTING_PATIENCE: Duration = Duration::from_millis(5);
 
 impl LockDirectory {
-    pub(super) fn names(&self) -> Result<Vec<LockName>, StoreError> {
-        self.names_of(|path| self.name_of(path))
-    }
-
-    /// Returns the names of the locks with a history.
-    pub(super) fn names_with_history(&self) -> Result<Vec<LockName>, StoreError> {
-        self.names_of(|path| self.name_of(&self.location.sidecar_of(path)?))
-    }
-
-    fn names_of(&self, name_of: impl Fn(&Path) -> Option<LockName>) -> Result<Vec<LockName>, StoreError> {
+    pub(super) fn names(&self, which: Listed) -> Result<Vec<LockName>, StoreError> {
         self.location.check_directory()?;
         let directory = &self.location.directory;
         let entries = match fs::read_dir(directory) {
             // The default directory, before the first lock.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             entries => entries.map_err(|error| describe(&error, "read the directory", directory))?,
+        };
+        let name_of = |path: &Path| match which {
+            Listed::InUse => self.name_of(path),
+            Listed::WithHistory => self.name_of(&self.location.sidecar_of(path)?),
         };
         let mut names: Vec<LockName> = entries.flatten().filter_map(|entry| name_of(&entry.path())).collect();
         names.sort_by(|one, other| one.as_str().cmp(other.as_str()));

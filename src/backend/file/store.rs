@@ -10,6 +10,7 @@ use super::directory::LockDirectory;
 use super::doctor;
 use super::hold::HeldFile;
 use super::location::Location;
+use crate::backend::admin::Listed;
 use crate::backend::diagnosis::Diagnosis;
 use crate::backend::ledger::{AnyReply, Contender, Decide, Done, Ledger, Observed, Purpose, Shape, Store};
 use crate::backend::race::{self, CLIENTS};
@@ -159,12 +160,8 @@ impl Store for FileStore {
         Box::pin(async { Ok(()) })
     }
 
-    fn list(&mut self) -> TryReply<'_, Vec<LockName>> {
-        Box::pin(self.work(|directory| directory.names()))
-    }
-
-    fn list_with_history(&mut self) -> TryReply<'_, Vec<LockName>> {
-        Box::pin(self.work(|directory| directory.names_with_history()))
+    fn list(&mut self, which: Listed) -> TryReply<'_, Vec<LockName>> {
+        Box::pin(self.work(move |directory| directory.names(which)))
     }
 
     fn changed(&mut self) -> Reply<'_, Change> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::store::{Decide, Decision, Done, Purpose, Shape, Store};
 use super::{administer, decide, view};
-use crate::backend::admin::{Frozen, Inspection, LockAdmin, Raised, Removal, Revoked};
+use crate::backend::admin::{Frozen, Inspection, Listed, LockAdmin, Raised, Removal, Revoked};
 use crate::backend::diagnosis::Diagnosis;
 use crate::backend::{
     Again, Attempt, Backend, Busy, Change, Ending, Hazard, Intent, Release, Renewal, Reply, StoreError,
@@ -121,12 +121,8 @@ impl<S: Store> Backend for Contender<S> {
 }
 
 impl<S: Store> LockAdmin for Contender<S> {
-    fn list(&mut self) -> TryReply<'_, Vec<LockName>> {
-        self.store.list()
-    }
-
-    fn list_with_history(&mut self) -> TryReply<'_, Vec<LockName>> {
-        self.store.list_with_history()
+    fn list(&mut self, which: Listed) -> TryReply<'_, Vec<LockName>> {
+        self.store.list(which)
     }
 
     fn inspect<'a>(

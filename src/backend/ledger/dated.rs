@@ -15,6 +15,7 @@ use tokio::time::sleep;
 
 pub use self::driver::DatedStore;
 use super::document::Occupant;
+use super::document::leased_gate::{Identity, LeasedGate};
 use super::observed::Now;
 use super::polling::Shown;
 use super::store::Purpose;
@@ -31,7 +32,7 @@ pub trait Dated: Sized {
     type Version: Clone + PartialEq;
 
     /// The locks of another program in front of the ledgers; [`Infallible`] without any.
-    type Gate: ForeignLocks<Self>;
+    type Gate: LeasedGate<Self>;
 
     /// No waiter is added to a ledger beyond this length.
     const LONGEST: usize;
@@ -209,99 +210,52 @@ pub enum Written<V> {
     Refused(Option<Reading<V>>),
 }
 
-/// The locks of another program, as a [gate](super::document::DocumentStore::observe_gate) with a lease in front of the
-/// ledgers of a client.
-pub trait ForeignLocks<C> {
-    /// See [`DocumentStore::passed`](super::document::DocumentStore::passed).
-    fn passed(&self, _purpose: &Purpose) -> Option<(u64, u64)> {
-        None
+/// No lock of another program.
+impl<C> LeasedGate<C> for Infallible {
+    async fn occupant(
+        &mut self,
+        _: &mut C,
+        _: &LockName,
+        _: &Purpose,
+    ) -> Result<Option<Occupant>, StoreError> {
+        match *self {}
     }
 
-    /// See [`DocumentStore::observe_gate`](super::document::DocumentStore::observe_gate).
-    ///
-    /// # Errors
-    /// The store could not be queried, or the lock is in an unknown format.
-    fn observe(
+    async fn extend(
         &mut self,
-        _client: &mut C,
-        _name: &LockName,
-        _purpose: &Purpose,
-        _ledger: &Ledger,
-    ) -> impl Future<Output = Result<Vec<Occupant>, StoreError>> {
-        async { Ok(Vec::new()) }
+        _: &mut C,
+        _: &LockName,
+        _: Identity,
+        _: Duration,
+        _: Duration,
+    ) -> Result<bool, StoreError> {
+        match *self {}
     }
 
-    /// See [`DocumentStore::pass_gate`](super::document::DocumentStore::pass_gate).
-    ///
-    /// # Errors
-    /// The store could not be queried, or the lock is in an unknown format.
-    fn pass(
+    async fn end(
         &mut self,
-        _client: &mut C,
-        _purpose: &Purpose,
-        _claim: &Claim,
-    ) -> impl Future<Output = Result<bool, StoreError>> {
-        async { Ok(true) }
+        _: &mut C,
+        _: &LockName,
+        _: Identity,
+        _: Duration,
+    ) -> Result<bool, StoreError> {
+        match *self {}
     }
 
-    /// See [`DocumentStore::leave_gate`](super::document::DocumentStore::leave_gate).
-    ///
-    /// # Errors
-    /// The store could not be queried.
-    fn leave(
+    async fn take(
         &mut self,
-        _client: &mut C,
-        _purpose: &Purpose,
-        _claim: &Claim,
-        _rest: Duration,
-    ) -> impl Future<Output = Result<bool, StoreError>> {
-        async { Ok(true) }
+        _: &mut C,
+        _: &Purpose,
+        _: &Claim,
+        _: &[Identity],
+    ) -> Result<bool, StoreError> {
+        match *self {}
     }
 
-    /// See [`Passages::end_others`](super::document::leased_gate::Passages::end_others).
-    ///
-    /// # Errors
-    /// The store could not be queried.
-    fn end_others(
-        &mut self,
-        _client: &mut C,
-        _name: &LockName,
-        _purpose: &Purpose,
-        _before: &Ledger,
-        _after: &Ledger,
-    ) -> impl Future<Output = Result<(), StoreError>> {
-        async { Ok(()) }
-    }
-
-    /// Returns whether the lock is free although nobody has called a waiter of this ledger: another program had it, or a dlock
-    /// that the ledger does not list.
-    ///
-    /// # Errors
-    /// The store could not be queried.
-    fn is_left(
-        &mut self,
-        _client: &mut C,
-        _name: &LockName,
-        _ledger: &Ledger,
-    ) -> impl Future<Output = Result<bool, StoreError>> {
-        async { Ok(false) }
-    }
-
-    /// See [`Store::end_foreign`](super::Store::end_foreign).
-    ///
-    /// # Errors
-    /// The store could not be queried.
-    fn end_shown(
-        &mut self,
-        _client: &mut C,
-        _name: &LockName,
-        _shown: &Holder,
-    ) -> impl Future<Output = Result<Removal, StoreError>> {
-        async { Ok(Removal::Impossible) }
+    async fn end_shown(&mut self, _: &mut C, _: &LockName, _: &Holder) -> Result<Removal, StoreError> {
+        match *self {}
     }
 }
-
-impl<C> ForeignLocks<C> for Infallible {}
 
 /// Returns whether a foreign program holds the lock, unless its lease has ended.
 pub fn has_foreign_holder(ledger: &Ledger) -> bool {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::observed::{GateMode, Observed};
 use super::value::Ledger;
-use crate::backend::admin::Removal;
+use crate::backend::admin::{Listed, Removal};
 use crate::backend::diagnosis::Diagnosis;
 use crate::backend::{Change, Hazard, Reply, StoreError, TryReply};
 use crate::lock::{Claim, FencingToken, Holder, LockName, LockState, NotedRecord};
@@ -204,10 +204,7 @@ pub trait Store: Sized {
     fn connect(&mut self) -> TryReply<'_, ()>;
 
     /// See [`LockAdmin::list`](crate::backend::admin::LockAdmin::list).
-    fn list(&mut self) -> TryReply<'_, Vec<LockName>>;
-
-    /// See [`LockAdmin::list_with_history`](crate::backend::admin::LockAdmin::list_with_history).
-    fn list_with_history(&mut self) -> TryReply<'_, Vec<LockName>>;
+    fn list(&mut self, which: Listed) -> TryReply<'_, Vec<LockName>>;
 
     /// See [`Backend::changed`](crate::backend::Backend::changed).
     fn changed(&mut self) -> Reply<'_, Change>;

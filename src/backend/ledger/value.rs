@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::de::{self, Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
+use crate::backend::admin::Listed;
 use crate::lock::{Freeze, Identity, LockName, Mode, NotedRecord, Revocation};
 
 /// What a store keeps of one lock. Its form as JSON is a stored format: fields are only added.
@@ -289,6 +290,14 @@ impl Ledger {
     /// Returns whether it has neither holders nor waiters, and no freeze.
     pub fn is_idle(&self) -> bool {
         self.holders.is_empty() && self.waiters.is_empty() && self.freeze.is_none()
+    }
+
+    /// Returns whether its lock is one of these.
+    pub fn is_listed(&self, which: Listed) -> bool {
+        match which {
+            Listed::InUse => !self.is_idle(),
+            Listed::WithHistory => !self.history.is_empty(),
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use super::history;
 use super::item::{get, is_foreign, ledger, set, shift};
 use super::location::Location;
 use super::reply::Line;
+use crate::backend::admin::Listed;
 use crate::backend::diagnosis::Diagnosis;
 use crate::backend::ledger::document::{DocumentStore, Documents, Revision, Seen, Shortcut};
 use crate::backend::ledger::waiting::{Waiting, calls};
@@ -326,11 +327,7 @@ impl Store for MemcachedStore {
         })
     }
 
-    fn list(&mut self) -> TryReply<'_, Vec<LockName>> {
-        self.refused(Demand::List)
-    }
-
-    fn list_with_history(&mut self) -> TryReply<'_, Vec<LockName>> {
+    fn list(&mut self, _: Listed) -> TryReply<'_, Vec<LockName>> {
         self.refused(Demand::List)
     }
 

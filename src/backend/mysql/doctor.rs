@@ -102,8 +102,8 @@ impl MysqlStore {
         self.durability(diagnosis).await?;
         self.path(thread, diagnosis).await?;
         match &mut self.shedlock {
-            Some(gate) => {
-                if !gate.examine(&mut self.client, diagnosis).await? {
+            Some(shedlock) => {
+                if !shedlock.gate.examine(&mut self.client, diagnosis).await? {
                     return Ok(());
                 }
             }
@@ -120,8 +120,8 @@ impl MysqlStore {
         }
         self.latency(diagnosis).await?;
         let name = race::try_out(|| contender(location.clone()), diagnosis).await?;
-        if let Some(gate) = &self.shedlock {
-            let _ = gate.forget(&mut self.client, &name).await;
+        if let Some(shedlock) = &self.shedlock {
+            let _ = shedlock.gate.forget(&mut self.client, &name).await;
         }
         if self.client.denied.is_some() {
             return Ok(());

@@ -11,11 +11,12 @@ use super::location::Location;
 use super::packet::malformed;
 use super::reply::{Failure, QueryResult};
 use super::table::{NOW, TIME, create, insert, literal, read_row, take_if_idle, touch, update};
+use crate::backend::admin::Listed;
 use crate::backend::diagnosis::Diagnosis;
 use crate::backend::ledger::document::{Revision, Seen, Shortcut};
 use crate::backend::ledger::waiting::{Waiting, calls};
 use crate::backend::ledger::{Contender, GateLifetime, Purpose, WaiterEntry};
-use crate::backend::sql::{self, COLUMNS, Names, RowStore, TABLE, Taken, Values};
+use crate::backend::sql::{self, COLUMNS, RowStore, TABLE, Taken, Values};
 use crate::backend::{Change, Hazard, Location as _, StoreError};
 use crate::lock::LockName;
 
@@ -173,10 +174,10 @@ impl sql::Client for Client {
         Ok(Some(version))
     }
 
-    async fn names(&mut self, which: Names) -> Result<Vec<LockName>, StoreError> {
+    async fn names(&mut self, which: Listed) -> Result<Vec<LockName>, StoreError> {
         let condition = match which {
-            Names::Used => format!("ends_at > {NOW}"),
-            Names::WithHistory => "outcomes <> '[]'".to_owned(),
+            Listed::InUse => format!("ends_at > {NOW}"),
+            Listed::WithHistory => "outcomes <> '[]'".to_owned(),
         };
         let prefix = self.location.prefix.clone();
         let length = prefix.len();

@@ -75,8 +75,8 @@ impl PostgresStore {
             return Ok(());
         }
         match &mut self.shedlock {
-            Some(gate) => {
-                if !gate.examine(&mut self.client, diagnosis).await? {
+            Some(shedlock) => {
+                if !shedlock.gate.examine(&mut self.client, diagnosis).await? {
                     return Ok(());
                 }
             }
@@ -97,8 +97,8 @@ impl PostgresStore {
         let name = race::try_out(|| contender(primary.clone()), diagnosis).await?;
         // Only a role that may delete can remove it. It is free in any case.
         let _ = self.client.forget(&name).await;
-        if let Some(gate) = &self.shedlock {
-            let _ = gate.forget(&mut self.client, &name).await;
+        if let Some(shedlock) = &self.shedlock {
+            let _ = shedlock.gate.forget(&mut self.client, &name).await;
         }
         Ok(())
     }

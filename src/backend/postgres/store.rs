@@ -12,10 +12,11 @@ use super::location::Location;
 use super::policy::create_table;
 use super::recipe::GATE_ALONE;
 use super::statements::{Parameter, reading, signed};
+use crate::backend::admin::Listed;
 use crate::backend::diagnosis::Diagnosis;
 use crate::backend::ledger::document::{Revision, Seen, Shortcut};
 use crate::backend::ledger::{Contender, Effect, GateLifetime, Ledger, Purpose, WaiterEntry};
-use crate::backend::sql::{self, Client as _, Names, RowStore, Taken, Values};
+use crate::backend::sql::{self, Client as _, RowStore, Taken, Values};
 use crate::backend::{CLAIM_WITHIN, Change, Location as _, StoreError};
 use crate::lock::{FencingToken, LockName};
 
@@ -200,11 +201,11 @@ impl sql::Client for Client {
         Ok(stored.map(|version| u64::try_from(version).unwrap_or_default()))
     }
 
-    async fn names(&mut self, which: Names) -> Result<Vec<LockName>, StoreError> {
+    async fn names(&mut self, which: Listed) -> Result<Vec<LockName>, StoreError> {
         let statements = self.statements.clone();
         let statement = match which {
-            Names::Used => &statements.used,
-            Names::WithHistory => &statements.with_history,
+            Listed::InUse => &statements.used,
+            Listed::WithHistory => &statements.with_history,
         };
         let Some(rows) = self.on_table(LOCKS, None, statement, &[]).await? else {
             return Ok(Vec::new());

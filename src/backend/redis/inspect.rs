@@ -17,7 +17,7 @@ use super::result::unexpected;
 use super::route::replaced;
 use super::script::{By, LOOK, Operation, ScriptRequest, json, millis};
 use super::store::RedisStore;
-use crate::backend::admin::{Frozen, Inspection, LockAdmin, Raised, Removal, Revoked};
+use crate::backend::admin::{Frozen, Inspection, Listed, LockAdmin, Raised, Removal, Revoked};
 use crate::backend::diagnosis::Diagnosis;
 use crate::backend::{Backend, StoreError, TryReply};
 use crate::lock::{FencingToken, FreezeRequest, Holder, LockName, NotedRecord, Revocation, Token, Unknown};
@@ -225,17 +225,14 @@ impl RedisStore {
 }
 
 impl LockAdmin for RedisStore {
-    fn list(&mut self) -> TryReply<'_, Vec<LockName>> {
-        Box::pin(async {
+    fn list(&mut self, which: Listed) -> TryReply<'_, Vec<LockName>> {
+        Box::pin(async move {
             self.connect().await?;
-            self.index(INDEX).await
-        })
-    }
-
-    fn list_with_history(&mut self) -> TryReply<'_, Vec<LockName>> {
-        Box::pin(async {
-            self.connect().await?;
-            self.index(RECORDED).await
+            self.index(match which {
+                Listed::InUse => INDEX,
+                Listed::WithHistory => RECORDED,
+            })
+            .await
         })
     }
 

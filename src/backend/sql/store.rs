@@ -4,23 +4,15 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use super::own::OwnLedgers;
-use crate::backend::admin::Removal;
+use crate::backend::admin::{Listed, Removal};
 use crate::backend::diagnosis::Diagnosis;
+use crate::backend::ledger::document::leased_gate::{LeasedGate, Passages};
 use crate::backend::ledger::document::{DocumentStore, Documents, Revision, Seen, Shortcut};
 use crate::backend::ledger::{
     Contender, GateLifetime, GateMode, Ledger, Occupant, Purpose, Store, WaiterEntry,
 };
 use crate::backend::{Change, Hazard, Reply, StoreError, TryReply, shedlock};
 use crate::lock::{Claim, Holder, LockName};
-
-/// The locks whose names are listed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Names {
-    /// Those with an entry that is alive.
-    Used,
-    /// Those with a history.
-    WithHistory,
-}
 
 /// The client of a server with the table, and what differs from one kind of server to another.
 pub trait Client: shedlock::Database + Sized {
@@ -62,7 +54,7 @@ pub trait Client: shedlock::Database + Sized {
     ///
     /// # Errors
     /// As of [`load`](Client::load).
-    fn names(&mut self, which: Names) -> impl Future<Output = Result<Vec<LockName>, StoreError>>;
+    fn names(&mut self, which: Listed) -> impl Future<Output = Result<Vec<LockName>, StoreError>>;
 
     /// See [`DocumentStore::lacks_ledgers`].
     fn lacks_table(&self) -> Option<String>;
@@ -155,7 +147,7 @@ pub struct RowStore<C: Client> {
     /// The locks of its session.
     session: C::Session,
     /// The rows of ShedLock that it has taken.
-    pub shedlock: Option<shedlock::Gate>,
+    pub shedlock: Option<Passages<shedlock::Gate>>,
     /// The ledgers of a user that may not have the table.
     own: OwnLedgers,
 }
@@ -164,6 +156,7 @@ impl<C: Client> RowStore<C> {
     /// Returns a client; does not connect.
     pub fn contender(client: C, shedlock: Option<shedlock::Gate>) -> Contender<RowStore<C>> {
         let (session, own) = (C::Session::default(), OwnLedgers::default());
+        let shedlock = shedlock.map(Passages::new);
         Contender::new(RowStore { client, session, shedlock, own })
     }
 }
@@ -285,12 +278,8 @@ impl<C: Client> Store for RowStore<C> {
         })
     }
 
-    fn list(&mut self) -> TryReply<'_, Vec<LockName>> {
-        Box::pin(self.client.names(Names::Used))
-    }
-
-    fn list_with_history(&mut self) -> TryReply<'_, Vec<LockName>> {
-        Box::pin(self.client.names(Names::WithHistory))
+    fn list(&mut self, which: Listed) -> TryReply<'_, Vec<LockName>> {
+        Box::pin(self.client.names(which))
     }
 
     fn changed(&mut self) -> Reply<'_, Change> {
@@ -308,8 +297,8 @@ impl<C: Client> Store for RowStore<C> {
 
     fn end_foreign<'a>(&'a mut self, name: &'a LockName, shown: &'a Holder) -> TryReply<'a, Removal> {
         Box::pin(async move {
-            match &self.shedlock {
-                Some(gate) => gate.end_shown(&mut self.client, name, shown).await,
+            match &mut self.shedlock {
+                Some(passages) => passages.gate.end_shown(&mut self.client, name, shown).await,
                 None => Ok(Removal::Impossible),
             }
         })

@@ -14,6 +14,7 @@ use super::connection;
 use super::location::{FROZEN_NODE, Location, METADATA_NODE};
 use super::message::{Request, Stat};
 use super::node::Node;
+use crate::backend::admin::Listed;
 use crate::backend::diagnosis::Diagnosis;
 use crate::backend::ledger::entries::{Entries, Entry};
 use crate::backend::ledger::{Purpose, Store, Unreadable};
@@ -167,9 +168,13 @@ impl Store for ZooKeeperStore {
         Box::pin(self.client.connect())
     }
 
-    fn list(&mut self) -> TryReply<'_, Vec<LockName>> {
-        Box::pin(async {
+    fn list(&mut self, which: Listed) -> TryReply<'_, Vec<LockName>> {
+        Box::pin(async move {
             let directory = self.location().directory.clone();
+            if which == Listed::WithHistory {
+                let recorded = self.locks_below(&format!("{directory}{METADATA_NODE}")).await?;
+                return Ok(recorded.into_iter().map(|(name, _)| name).collect());
+            }
             let path = if directory == "/" { "/" } else { directory.trim_end_matches('/') };
             let locks = self.locks_below(path).await?;
             let mut used = Vec::new();
@@ -181,14 +186,6 @@ impl Store for ZooKeeperStore {
             used.sort_unstable();
             used.dedup();
             Ok(used)
-        })
-    }
-
-    fn list_with_history(&mut self) -> TryReply<'_, Vec<LockName>> {
-        Box::pin(async {
-            let path = format!("{}{METADATA_NODE}", self.location().directory);
-            let locks = self.locks_below(&path).await?;
-            Ok(locks.into_iter().map(|(name, _)| name).collect())
         })
     }
 

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use dlock::backend::admin::LockAdmin;
+use dlock::backend::admin::{Listed, LockAdmin};
 use dlock::backend::diagnosis::Diagnosis;
 use dlock::backend::ledger::{
     AnyReply, Contender, Decide, Decision, Done, Ledger, Now, Observed, Purpose, Shape, Store, WaiterEntry,
@@ -75,11 +75,7 @@ impl Store for Memory {
         Box::pin(async { Ok(()) })
     }
 
-    fn list(&mut self) -> TryReply<'_, Vec<LockName>> {
-        unreachable!("there is one lock")
-    }
-
-    fn list_with_history(&mut self) -> TryReply<'_, Vec<LockName>> {
+    fn list(&mut self, _: Listed) -> TryReply<'_, Vec<LockName>> {
         unreachable!("there is one lock")
     }
 

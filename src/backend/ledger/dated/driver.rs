@@ -4,9 +4,10 @@ use std::borrow::Cow;
 use std::future::pending;
 use std::time::Duration;
 
-use super::{Change, Dated, ForeignLocks, Found, Noticed, Reading, Written, has_foreign_holder};
-use crate::backend::admin::Removal;
+use super::{Change, Dated, Found, Noticed, Reading, Written, has_foreign_holder};
+use crate::backend::admin::{Listed, Removal};
 use crate::backend::diagnosis::Diagnosis;
+use crate::backend::ledger::document::leased_gate::{LeasedGate, Passages};
 use crate::backend::ledger::document::{DocumentStore, Documents, Occupant, Revision, Seen, Shortcut};
 use crate::backend::ledger::observed::{GateLifetime, GateMode};
 use crate::backend::ledger::polling::{CLAIM_WITHIN, CLOCK_LAG, Poller, at, back_off};
@@ -24,7 +25,7 @@ const FRESH: Duration = Duration::from_secs(10);
 /// has passed.
 pub struct DatedStore<C: Dated> {
     client: C,
-    gate: Option<C::Gate>,
+    gate: Option<Passages<C::Gate>>,
     poller: Poller<C::Version>,
     /// What a write has found or made, or a waiter has seen: the next attempt is decided on it.
     unread: Option<(LockName, Reading<C::Version>)>,
@@ -39,7 +40,7 @@ pub struct DatedStore<C: Dated> {
 impl<C: Dated> DatedStore<C> {
     /// Returns the store of a client, with the locks of another program in front of it or without any.
     pub fn new(client: C, gate: Option<C::Gate>) -> DatedStore<C> {
-        let poller = Poller::default();
+        let (gate, poller) = (gate.map(Passages::new), Poller::default());
         DatedStore { client, gate, poller, unread: None, conflicts: 0, length: 0, is_foreign: false }
     }
 
@@ -160,8 +161,8 @@ impl<C: Dated> DatedStore<C> {
         if C::IS_SHARED && is_left {
             change = change.or(Some(backend::Change::OurTurn));
         } else if change.is_none()
-            && let Some(gate) = &mut self.gate
-            && gate.is_left(&mut self.client, &name, ledger.unwrap_or(&Ledger::default())).await?
+            && let Some(passages) = &mut self.gate
+            && passages.gate.is_left(&mut self.client, &name, ledger.unwrap_or(&Ledger::default())).await?
         {
             // The ledger may have changed meanwhile: it is read again.
             return Ok(Some(backend::Change::OurTurn));
@@ -327,12 +328,8 @@ impl<C: Dated> Store for DatedStore<C> {
         Box::pin(self.client.connect())
     }
 
-    fn list(&mut self) -> TryReply<'_, Vec<LockName>> {
-        Box::pin(self.names(|ledger| !ledger.is_idle()))
-    }
-
-    fn list_with_history(&mut self) -> TryReply<'_, Vec<LockName>> {
-        Box::pin(self.names(|ledger| !ledger.history.is_empty()))
+    fn list(&mut self, which: Listed) -> TryReply<'_, Vec<LockName>> {
+        Box::pin(self.names(move |ledger| ledger.is_listed(which)))
     }
 
     fn changed(&mut self) -> Reply<'_, backend::Change> {
@@ -354,7 +351,7 @@ impl<C: Dated> Store for DatedStore<C> {
     fn end_foreign<'a>(&'a mut self, name: &'a LockName, shown: &'a Holder) -> TryReply<'a, Removal> {
         Box::pin(async move {
             match &mut self.gate {
-                Some(gate) => gate.end_shown(&mut self.client, name, shown).await,
+                Some(passages) => passages.gate.end_shown(&mut self.client, name, shown).await,
                 None => Ok(Removal::Impossible),
             }
         })

@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::gate::Occupant;
 pub use super::identity::{Identity, identity};
 use crate::backend::StoreError;
+use crate::backend::admin::Removal;
 use crate::backend::ledger::observed::GateMode;
 use crate::backend::ledger::store::Purpose;
 use crate::backend::ledger::value::Ledger;
@@ -41,13 +42,19 @@ pub fn holder_name(claim: &Claim) -> String {
     format!("{host}:{pid}{}", suffix(identity(&claim.token)))
 }
 
-/// What a store does with such locks. A hold is that of an identity as long as nobody else has taken or ended it.
-pub trait LeasedGate {
+/// The locks of another program, by the requests of this client. A hold is that of an identity as long as nobody else has taken or
+/// ended it.
+pub trait LeasedGate<C> {
     /// Returns who holds the lock.
     ///
     /// # Errors
-    /// The store could not be queried.
-    fn occupant(&mut self, name: &LockName) -> impl Future<Output = Result<Option<Occupant>, StoreError>>;
+    /// The store could not be queried, or has something else in the place of the lock.
+    fn occupant(
+        &mut self,
+        client: &mut C,
+        name: &LockName,
+        purpose: &Purpose,
+    ) -> impl Future<Output = Result<Option<Occupant>, StoreError>>;
 
     /// Extends a hold, which ends after this lease, or later: not before this time by the clock of the ledger. Returns whether it
     /// was kept until now.
@@ -56,6 +63,7 @@ pub trait LeasedGate {
     /// The store could not be queried.
     fn extend(
         &mut self,
+        client: &mut C,
         name: &LockName,
         identity: Identity,
         lease: Duration,
@@ -68,6 +76,7 @@ pub trait LeasedGate {
     /// The store could not be queried.
     fn end(
         &mut self,
+        client: &mut C,
         name: &LockName,
         identity: Identity,
         rest: Duration,
@@ -76,8 +85,39 @@ pub trait LeasedGate {
     /// Takes the lock for a claim if nobody holds it, or one of these identities. Returns whether it was taken.
     ///
     /// # Errors
+    /// As of [`occupant`](LeasedGate::occupant).
+    fn take(
+        &mut self,
+        client: &mut C,
+        purpose: &Purpose,
+        claim: &Claim,
+        own: &[Identity],
+    ) -> impl Future<Output = Result<bool, StoreError>>;
+
+    /// Ends the hold of another program if it is still the one that was shown.
+    ///
+    /// # Errors
+    /// The store could not be queried, or the user may not.
+    fn end_shown(
+        &mut self,
+        client: &mut C,
+        name: &LockName,
+        shown: &Holder,
+    ) -> impl Future<Output = Result<Removal, StoreError>>;
+
+    /// Returns whether the lock is free although nobody has called a waiter of this ledger: another program had it, or a dlock
+    /// that the ledger does not list. `false` if a waiter does not ask for that.
+    ///
+    /// # Errors
     /// The store could not be queried.
-    fn take(&mut self, claim: &Claim, own: &[Identity]) -> impl Future<Output = Result<bool, StoreError>>;
+    fn is_left(
+        &mut self,
+        _client: &mut C,
+        _name: &LockName,
+        _ledger: &Ledger,
+    ) -> impl Future<Output = Result<bool, StoreError>> {
+        async { Ok(false) }
+    }
 }
 
 /// Returns the lease that a claim needs of a gate. A run nested in a hold has no longer one than that, and the minimum hold time of
@@ -110,11 +150,19 @@ enum Passage {
     Left,
 }
 
-/// The passages of one client.
-#[derive(Default)]
-pub struct Passages(HashMap<(LockName, Identity), Passage>);
+/// A gate with the passages of one client.
+pub struct Passages<G> {
+    /// The gate.
+    pub gate: G,
+    passages: HashMap<(LockName, Identity), Passage>,
+}
 
-impl Passages {
+impl<G> Passages<G> {
+    /// Returns a gate that the client has not passed.
+    pub fn new(gate: G) -> Passages<G> {
+        Passages { gate, passages: HashMap::new() }
+    }
+
     /// See [`DocumentStore::passed`](super::DocumentStore::passed). What was left is remembered, for a release that is
     /// repeated because its reply was lost.
     pub fn passed(&self, purpose: &Purpose) -> Option<Identity> {
@@ -125,7 +173,7 @@ impl Passages {
 
     /// Returns what is known of the passage with this identity: a claim may be made again with a token after its release.
     fn passage(&self, name: &LockName, identity: Identity, purpose: &Purpose) -> Option<Passage> {
-        let passage = self.0.get(&(name.clone(), identity)).copied();
+        let passage = self.passages.get(&(name.clone(), identity)).copied();
         passage.filter(|passage| *passage == Passage::Kept || !matches!(purpose, Purpose::Claim(_)))
     }
 
@@ -133,21 +181,24 @@ impl Passages {
     ///
     /// # Errors
     /// The store could not be queried.
-    pub async fn observe(
+    pub async fn observe<C>(
         &mut self,
-        gate: &mut impl LeasedGate,
+        client: &mut C,
         name: &LockName,
         purpose: &Purpose,
         ledger: &Ledger,
-    ) -> Result<Vec<Occupant>, StoreError> {
+    ) -> Result<Vec<Occupant>, StoreError>
+    where
+        G: LeasedGate<C>,
+    {
         let lease = |claim: &Claim| lease_of(ledger, purpose, claim);
         let until = |claim: &Claim, identity| needed_until(ledger, claim, identity);
         let mine = purpose.claim().map(|claim| ((name.clone(), identity(&claim.token)), claim));
         if let Some((key, claim)) = &mine {
             let passage = self.passage(name, key.1, purpose);
             let is_extended = passage == Some(Passage::Kept) || matches!(purpose, Purpose::Renew(_));
-            if is_extended && gate.extend(name, key.1, lease(claim), until(claim, key.1)).await? {
-                self.0.insert(key.clone(), Passage::Kept);
+            if is_extended && self.gate.extend(client, name, key.1, lease(claim), until(claim, key.1)).await? {
+                self.passages.insert(key.clone(), Passage::Kept);
                 return Ok(vec![Occupant {
                     identity: Some(key.1),
                     mode: GateMode::Exclusive,
@@ -155,24 +206,24 @@ impl Passages {
                 }]);
             }
             if is_extended {
-                self.0.remove(key);
+                self.passages.remove(key);
             }
         }
-        let occupant = gate.occupant(name).await?;
+        let occupant = self.gate.occupant(client, name, purpose).await?;
         // A run that is nested in another hold extends that as well: its owner may be dead.
         if let (Purpose::Renew(claim), Some(Occupant { identity: Some(its), .. })) = (purpose, &occupant)
             && claim.outer.iter().any(|outer| identity(outer) == *its)
         {
-            gate.extend(name, *its, lease(claim), until(claim, *its)).await?;
+            self.gate.extend(client, name, *its, lease(claim), until(claim, *its)).await?;
         }
         if let (Some((key, claim)), Some(occupant)) = (mine, &occupant)
             && occupant.identity == Some(key.1)
             // It was passed with this token by another client.
             && (matches!(purpose, Purpose::Release(_))
-                || gate.extend(name, key.1, lease(claim), until(claim, key.1)).await?)
+                || self.gate.extend(client, name, key.1, lease(claim), until(claim, key.1)).await?)
         {
             let known = self.passage(name, key.1, purpose);
-            self.0.insert(key, known.unwrap_or(Passage::Kept));
+            self.passages.insert(key, known.unwrap_or(Passage::Kept));
         }
         Ok(occupant.into_iter().collect())
     }
@@ -182,19 +233,22 @@ impl Passages {
     ///
     /// # Errors
     /// The store could not be queried.
-    pub async fn pass(
+    pub async fn pass<C>(
         &mut self,
-        gate: &mut impl LeasedGate,
+        client: &mut C,
         purpose: &Purpose,
         claim: &Claim,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<bool, StoreError>
+    where
+        G: LeasedGate<C>,
+    {
         let mine = identity(&claim.token);
         let is_renewal = matches!(purpose, Purpose::Renew(_));
         let outer = claim.outer.iter().filter(|_| is_renewal).map(identity);
         let own: Vec<Identity> = outer.chain([mine]).collect();
-        let has_passed = gate.take(claim, &own).await?;
+        let has_passed = self.gate.take(client, purpose, claim, &own).await?;
         if has_passed {
-            self.0.insert((claim.name.clone(), mine), Passage::Kept);
+            self.passages.insert((claim.name.clone(), mine), Passage::Kept);
         }
         Ok(has_passed)
     }
@@ -203,24 +257,27 @@ impl Passages {
     ///
     /// # Errors
     /// The store could not be queried.
-    pub async fn leave(
+    pub async fn leave<C>(
         &mut self,
-        gate: &mut impl LeasedGate,
+        client: &mut C,
         purpose: &Purpose,
         claim: &Claim,
         rest: Duration,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<bool, StoreError>
+    where
+        G: LeasedGate<C>,
+    {
         let key = (claim.name.clone(), identity(&claim.token));
-        let passage = self.0.insert(key.clone(), Passage::Leaving);
+        let passage = self.passages.insert(key.clone(), Passage::Leaving);
         if passage == Some(Passage::Left) {
-            self.0.insert(key, Passage::Left);
+            self.passages.insert(key, Passage::Left);
             return Ok(true);
         }
-        let was_kept = gate.end(&claim.name, key.1, rest).await?;
+        let was_kept = self.gate.end(client, &claim.name, key.1, rest).await?;
         if matches!(purpose, Purpose::Release(_)) {
-            self.0.insert(key, Passage::Left);
+            self.passages.insert(key, Passage::Left);
         } else {
-            self.0.remove(&key);
+            self.passages.remove(&key);
         }
         // What was left by a request without a reply is not kept any more.
         Ok(was_kept || passage == Some(Passage::Leaving))
@@ -230,19 +287,22 @@ impl Passages {
     ///
     /// # Errors
     /// The store could not be queried.
-    pub async fn end_others(
+    pub async fn end_others<C>(
         &mut self,
-        gate: &mut impl LeasedGate,
+        client: &mut C,
         name: &LockName,
         purpose: &Purpose,
         before: &Ledger,
         after: &Ledger,
-    ) -> Result<(), StoreError> {
+    ) -> Result<(), StoreError>
+    where
+        G: LeasedGate<C>,
+    {
         let remains = |gate| after.holders.iter().any(|holder| holder.gate == gate);
         let ended = before.holders.iter().map(|holder| holder.gate).filter(|gate| !remains(*gate));
         for identity in ended.flatten() {
             if self.passage(name, identity, purpose).is_none() {
-                gate.end(name, identity, Duration::ZERO).await?;
+                self.gate.end(client, name, identity, Duration::ZERO).await?;
             }
         }
         Ok(())

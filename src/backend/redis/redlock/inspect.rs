@@ -8,7 +8,7 @@ use super::node::{NodeClient, Purpose};
 use super::nodes::STRAGGLERS;
 use super::quorum::Replies;
 use super::{RedlockStore, merge};
-use crate::backend::admin::{Frozen, Inspection, LockAdmin, Raised, Removal, Revoked};
+use crate::backend::admin::{Frozen, Inspection, Listed, LockAdmin, Raised, Removal, Revoked};
 use crate::backend::diagnosis::Diagnosis;
 use crate::backend::ledger::history::Quota;
 use crate::backend::{Backend, StoreError, TryReply};
@@ -141,15 +141,9 @@ fn last((_, raised): (usize, Raised)) -> Option<FencingToken> {
 }
 
 impl LockAdmin for RedlockStore {
-    fn list(&mut self) -> TryReply<'_, Vec<LockName>> {
-        Box::pin(async {
-            Ok(union(&self.survey(async |node: &mut NodeClient| node.store.list().await).await?))
-        })
-    }
-
-    fn list_with_history(&mut self) -> TryReply<'_, Vec<LockName>> {
-        Box::pin(async {
-            Ok(union(&self.survey(async |node: &mut NodeClient| node.store.list_with_history().await).await?))
+    fn list(&mut self, which: Listed) -> TryReply<'_, Vec<LockName>> {
+        Box::pin(async move {
+            Ok(union(&self.survey(async move |node: &mut NodeClient| node.store.list(which).await).await?))
         })
     }
 

@@ -6,7 +6,7 @@ use crate::support::SOON;
 use crate::support::redis::{Keyspace, Redis};
 use crate::support::resp::Value;
 use crate::support::wait::until;
-use dlock::backend::admin::{Frozen, LockAdmin};
+use dlock::backend::admin::{Frozen, Listed, LockAdmin};
 use dlock::backend::{Attempt, Refusal, Release};
 use dlock::lock::{FreezeRequest, LockName, Mode};
 use std::time::Duration;
@@ -156,13 +156,13 @@ fn a_frozen_lock_stays_in_the_index() {
             let mut other = Client::at(&redis.url(), "y");
             other.acquire().await;
             other.release().await;
-            assert_eq!(operator.list().await.unwrap(), [name()]);
+            assert_eq!(operator.list(Listed::InUse).await.unwrap(), [name()]);
             operator.inspect(&[name()], None).await.unwrap();
-            assert_eq!(operator.list().await.unwrap(), [name()]);
+            assert_eq!(operator.list(Listed::InUse).await.unwrap(), [name()]);
             let left = redis.command(&["PTTL", "dlock#locks"]).int();
             assert!(left > 390 * 24 * 3600 * 1000, "{left}");
             assert!(operator.thaw(&name(), &request.id).await.unwrap());
-            assert_eq!(operator.list().await.unwrap().len(), 0);
+            assert_eq!(operator.list(Listed::InUse).await.unwrap().len(), 0);
         }
     });
 }

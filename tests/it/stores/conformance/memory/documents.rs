@@ -2,7 +2,7 @@
 //! sessions.
 
 use super::{Memory, now_since};
-use dlock::backend::admin::LockAdmin;
+use dlock::backend::admin::{Listed, LockAdmin};
 use dlock::backend::diagnosis::Diagnosis;
 use dlock::backend::ledger::document::{self, DocumentStore, Revision, Seen, Shortcut};
 use dlock::backend::ledger::{
@@ -321,20 +321,12 @@ impl<const GATED: bool> Store for DocumentClient<GATED> {
         })
     }
 
-    fn list(&mut self) -> TryReply<'_, Vec<LockName>> {
-        Box::pin(async {
+    fn list(&mut self, which: Listed) -> TryReply<'_, Vec<LockName>> {
+        Box::pin(async move {
             let names: Vec<String> = self.shared.documents.borrow().keys().cloned().collect();
-            let is_used = |name: &&String| self.shared.load(name).is_ok_and(|(ledger, _)| !ledger.is_idle());
-            Ok(names.iter().filter(is_used).map(|name| LockName::new(name).unwrap()).collect())
-        })
-    }
-
-    fn list_with_history(&mut self) -> TryReply<'_, Vec<LockName>> {
-        Box::pin(async {
-            let is_recorded =
-                |name: &&String| self.shared.load(name).is_ok_and(|(ledger, _)| !ledger.history.is_empty());
-            let names: Vec<String> = self.shared.documents.borrow().keys().cloned().collect();
-            Ok(names.iter().filter(is_recorded).map(|name| LockName::new(name).unwrap()).collect())
+            let is_listed =
+                |name: &&String| self.shared.load(name).is_ok_and(|(ledger, _)| ledger.is_listed(which));
+            Ok(names.iter().filter(is_listed).map(|name| LockName::new(name).unwrap()).collect())
         })
     }
 

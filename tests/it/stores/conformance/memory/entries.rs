@@ -2,7 +2,7 @@
 //! their leases, as in etcd, or with the session of their owner, as in ZooKeeper.
 
 use super::{Memory, now_since};
-use dlock::backend::admin::LockAdmin;
+use dlock::backend::admin::{Listed, LockAdmin};
 use dlock::backend::diagnosis::Diagnosis;
 pub use dlock::backend::ledger::entries::METADATA;
 use dlock::backend::ledger::entries::{self, Entry, EntryStore, Fencing, Granting, Listing, Write, Written};
@@ -365,22 +365,17 @@ impl<K: Kind> Store for EntryClient<K> {
         })
     }
 
-    fn list(&mut self) -> TryReply<'_, Vec<LockName>> {
-        Box::pin(async {
+    fn list(&mut self, which: Listed) -> TryReply<'_, Vec<LockName>> {
+        Box::pin(async move {
             self.shared.expire();
-            let names: Vec<String> = self.shared.locks.borrow().keys().cloned().collect();
-            let used = names.iter().filter(|name| self.shared.is_used(name));
-            Ok(used.map(|name| LockName::new(name).unwrap()).collect())
-        })
-    }
-
-    fn list_with_history(&mut self) -> TryReply<'_, Vec<LockName>> {
-        Box::pin(async {
-            let is_recorded = |name: &&String| {
-                self.shared.list(name).is_ok_and(|listing| !listing.metadata.value.history.is_empty())
+            let is_listed = |name: &&String| match which {
+                Listed::InUse => self.shared.is_used(name),
+                Listed::WithHistory => {
+                    self.shared.list(name).is_ok_and(|listing| !listing.metadata.value.history.is_empty())
+                }
             };
             let names: Vec<String> = self.shared.locks.borrow().keys().cloned().collect();
-            Ok(names.iter().filter(is_recorded).map(|name| LockName::new(name).unwrap()).collect())
+            Ok(names.iter().filter(is_listed).map(|name| LockName::new(name).unwrap()).collect())
         })
     }
 

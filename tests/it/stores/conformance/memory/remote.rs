@@ -4,7 +4,7 @@
 use super::Memory;
 use crate::support::pool::{Group, Lent, lend};
 use crate::support::server::spawn_for_ever;
-use dlock::backend::admin::LockAdmin;
+use dlock::backend::admin::{Listed, LockAdmin};
 use dlock::backend::diagnosis::Diagnosis;
 use dlock::backend::ledger::document::{DocumentStore, Documents, Revision, Seen, Shortcut};
 use dlock::backend::ledger::waiting::{Waiting, calls};
@@ -244,12 +244,8 @@ impl Store for RemoteClient {
         Box::pin(async { Ok(()) })
     }
 
-    fn list(&mut self) -> TryReply<'_, Vec<LockName>> {
-        Box::pin(async { self.names(|ledger| !ledger.is_idle()) })
-    }
-
-    fn list_with_history(&mut self) -> TryReply<'_, Vec<LockName>> {
-        Box::pin(async { self.names(|ledger| !ledger.history.is_empty()) })
+    fn list(&mut self, which: Listed) -> TryReply<'_, Vec<LockName>> {
+        Box::pin(async move { self.names(|ledger| ledger.is_listed(which)) })
     }
 
     fn changed(&mut self) -> Reply<'_, Change> {

@@ -3,7 +3,7 @@
 use crate::stores::conformance::client::Client;
 use crate::stores::conformance::rig::Rig;
 use crate::support::running::Exit;
-use dlock::backend::admin::{LockAdmin, Removal, Revoked};
+use dlock::backend::admin::{Listed, LockAdmin, Removal, Revoked};
 use dlock::backend::{Renewal, StoreError};
 use dlock::lock::record::RecordKind;
 use dlock::lock::{FencingToken, Holder, LockName, LockState, Mode, Phase, Record, Revocation, Token};
@@ -70,7 +70,7 @@ pub async fn inspect_reports_the_hold_that_a_token_proves(rig: &mut dyn Rig) {
 /// Where locks can be listed.
 async fn assert_listed(rig: &dyn Rig, overseer: &mut dyn LockAdmin, expected: &[LockName]) {
     if rig.has_list() {
-        assert_eq!(overseer.list().await.unwrap(), expected);
+        assert_eq!(overseer.list(Listed::InUse).await.unwrap(), expected);
     }
 }
 
@@ -92,7 +92,7 @@ pub async fn held_and_awaited_locks_are_listed(rig: &mut dyn Rig) {
     one.acquire().await;
     other.acquire().await;
     Client::new(rig, "größe").queue().await;
-    assert_eq!(rig.open().list().await.unwrap(), [name("a/b"), name("größe")]);
+    assert_eq!(rig.open().list(Listed::InUse).await.unwrap(), [name("a/b"), name("größe")]);
 }
 
 /// Successes, other holds and attempts that did not get the lock are kept separately.
@@ -125,7 +125,7 @@ pub async fn the_last_outcomes_are_kept(rig: &mut dyn Rig) {
     }
     assert_eq!(rig.open().history(&name("y")).await.unwrap(), []);
     if rig.has_list() {
-        assert_eq!(rig.open().list_with_history().await.unwrap(), [name("x")]);
+        assert_eq!(rig.open().list(Listed::WithHistory).await.unwrap(), [name("x")]);
     }
 }
 
@@ -273,7 +273,7 @@ pub async fn a_dropped_inspection_leaves_the_store_usable(rig: &mut dyn Rig) {
         for asked in 0..3 {
             let mut left = steps;
             let mut asking: std::pin::Pin<Box<dyn Future<Output = ()>>> = match asked {
-                0 => Box::pin(async { drop(overseer.list().await) }),
+                0 => Box::pin(async { drop(overseer.list(Listed::InUse).await) }),
                 1 => Box::pin(async { drop(overseer.inspect(&names, None).await) }),
                 _ => Box::pin(async { drop(overseer.history(&names[0]).await) }),
             };
@@ -290,7 +290,7 @@ pub async fn a_dropped_inspection_leaves_the_store_usable(rig: &mut dyn Rig) {
         let mut tries = 3;
         loop {
             let seen = overseer.inspect(&names, None).await;
-            let listed = overseer.list().await;
+            let listed = overseer.list(Listed::InUse).await;
             let is_ended = |error: Option<&StoreError>| {
                 matches!(error, Some(StoreError::Unavailable { maybe_applied: true, .. }))
             };

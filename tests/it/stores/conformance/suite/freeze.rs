@@ -6,7 +6,7 @@ use crate::stores::conformance::rig::Rig;
 use crate::support::SOON;
 use crate::support::dlock::BINARY;
 use crate::support::running::Exit;
-use dlock::backend::admin::{Frozen, LockAdmin};
+use dlock::backend::admin::{Frozen, Listed, LockAdmin};
 use dlock::backend::{Attempt, Busy, Outlook, Release, Renewal, StoreError};
 use dlock::lock::{Freeze, FreezeRequest, LockState, Mode};
 use futures_util::future::join_all;
@@ -75,7 +75,7 @@ pub async fn a_freeze_keeps_everyone_out(rig: &mut dyn Rig) {
     let state = seen(rig, "x").await;
     assert_eq!(state, LockState { freeze: Some(frozen.clone()), ..LockState::free(name("x")) });
     if rig.has_list() {
-        assert_eq!(rig.open().list().await.unwrap(), [name("other"), name("x")]);
+        assert_eq!(rig.open().list(Listed::InUse).await.unwrap(), [name("other"), name("x")]);
     }
     other.release().await;
     // The reply may have been lost.
