@@ -3,13 +3,13 @@
 use super::SOON;
 use super::admission::await_admission;
 use super::process;
-use super::server::{listens, spawn_for_ever};
+use super::server::{self, listens, server};
 use super::wait::eventually;
 use nix::sys::signal::Signal;
 use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -76,10 +76,10 @@ impl Daemon {
     /// Starts the process, without waiting until it is up.
     pub fn launch(&mut self) {
         let log = File::options().create(true).append(true).open(self.log_file()).expect("a log");
-        let mut command = Command::new(&self.command[0]);
+        let mut command = server(&self.command[0], self.package);
         command.args(&self.command[1..]).current_dir(self.directory()).stdin(Stdio::null());
         command.stdout(log.try_clone().expect("a descriptor")).stderr(log);
-        self.child = Some(spawn_for_ever(command, self.package));
+        self.child = Some(server::start(command));
     }
 
     /// Waits until it listens and `answers`. False if it has ended, for example because another process took its port.

@@ -1,6 +1,6 @@
 //! Network namespaces: networks that no other test sees.
 
-use super::server::nurse;
+use super::server::starter;
 use nix::sched::{CloneFlags, setns, unshare};
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -18,7 +18,7 @@ impl Namespace {
     /// Without the rights of root.
     pub fn new() -> Self {
         // Servers that are started while a test is in a namespace are not all to be there.
-        nurse();
+        starter();
         // Each thread has a network namespace of its own: that of the test stays as it is.
         let create = || {
             unshare(CloneFlags::CLONE_NEWNET).expect("it takes root");

@@ -4,13 +4,13 @@ use super::SOON;
 use super::admission::await_admission;
 use super::process;
 use super::resp::{self, Value};
-use super::server::{free_port, listens, spawn_for_ever};
+use super::server::{self, free_port, listens, server};
 use super::tls::{Certificates, Flaw};
 use super::wait::eventually;
 use nix::sys::signal::Signal;
 use std::io::{BufReader, Write};
 use std::net::TcpStream;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -217,7 +217,7 @@ impl Redis {
             || std::fs::File::options().create(true).append(true).open(directory.join("log")).expect("a log");
         let port = self.port.to_string();
         let program = self.options.program.as_deref().unwrap_or("redis-server".as_ref());
-        let mut command = Command::new(program);
+        let mut command = server(program, "redis-server");
         command.args(["--bind", "127.0.0.1", "--save", "", "--dir"]).arg(directory);
         if self.options.persistent {
             command.args(["--appendonly", "yes", "--appendfsync", "always"]);
@@ -246,7 +246,7 @@ impl Redis {
         }
         command.envs(self.options.environment.iter().map(|(name, value)| (name, value)));
         command.args(&self.options.args).stdin(Stdio::null()).stdout(log()).stderr(log());
-        let mut child = spawn_for_ever(command, "redis-server");
+        let mut child = server::start(command);
         let up = eventually(SOON, "redis-server", || match child.try_wait().expect("our own child") {
             Some(_) => Some(false),
             None => (is_up(self) && listens(child.id(), self.port)).then_some(true),

@@ -1,6 +1,7 @@
 //! Starts servers that never outlive the test process.
 
 use super::sockets::{CLOSE_WAIT, ESTABLISHED, LISTEN, sockets};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::ops::Range;
@@ -144,48 +145,53 @@ pub fn other_version(name: &str) -> PathBuf {
 type Request = (Command, Sender<std::io::Result<Child>>);
 
 /// The thread that starts all servers, in the network that the first caller is in.
-pub fn nurse() -> &'static Mutex<Sender<Request>> {
-    static NURSE: OnceLock<Mutex<Sender<Request>>> = OnceLock::new();
-    NURSE.get_or_init(|| {
+pub fn starter() -> &'static Mutex<Sender<Request>> {
+    static STARTER: OnceLock<Mutex<Sender<Request>>> = OnceLock::new();
+    STARTER.get_or_init(|| {
         let (requests, inbox) = channel::<Request>();
-        std::thread::spawn(move || {
+        let start_all = move || {
             for (mut command, answer) in inbox {
                 let _ = answer.send(command.spawn());
             }
-        });
+        };
+        std::thread::Builder::new().name("servers".into()).spawn(start_all).expect("a thread");
         Mutex::new(requests)
     })
 }
 
-/// Starts a process that the kernel kills when this test process ends, however it ends.
+/// The command of a server that the kernel kills when the process of the tests ends, however it ends; `package` is the Debian
+/// package that has the program. For [`start`].
+///
+/// setpriv(1) asks for that in place of a function between fork(2) and exec(2), with which the standard library would copy the
+/// page tables of the tests, many times as large as those of the server.
+///
+/// # Panics
+/// Without the program.
+pub fn server(program: impl AsRef<OsStr>, package: &str) -> Command {
+    let program = program.as_ref();
+    let directories = std::env::var_os("PATH").unwrap_or_default();
+    // Of an absolute path, `join` returns just that.
+    let is_there = std::env::split_paths(&directories).any(|directory| directory.join(program).exists());
+    assert!(is_there, "{} is missing: install the Debian package {package}", program.display());
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "--"]).arg(program);
+    // Ctrl-C at the terminal of `cargo test` is not for servers.
+    command.process_group(0);
+    command
+}
+
+/// Starts a [`server`].
 ///
 /// PR_SET_PDEATHSIG is about the *thread* that forked (man 2 PR_SET_PDEATHSIG), and a test's thread ends
 /// with its test: so one thread that lives as long as the process starts all of them.
 ///
 /// # Panics
-/// When it cannot be started; `package` is the Debian package that has the program.
-pub fn spawn_for_ever(mut command: Command, package: &str) -> Child {
-    // SAFETY: prctl(2) is async-signal-safe.
-    unsafe {
-        command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
-            0 => Ok(()),
-            _ => Err(std::io::Error::last_os_error()),
-        });
-    }
-    // Ctrl-C at the terminal of `cargo test` is not for servers.
-    command.process_group(0);
-    let program = command.get_program().to_owned();
+/// When it cannot be started.
+pub fn start(command: Command) -> Child {
+    assert_eq!(command.get_program(), "setpriv", "it would outlive the tests");
     let (answer, reply) = channel();
-    nurse()
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .send((command, answer))
-        .expect("the nurse lives for ever");
-    match reply.recv().expect("the nurse answers") {
-        Ok(child) => child,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            panic!("{} is missing: install the Debian package {package}", program.display())
-        }
-        Err(error) => panic!("cannot start {}: {error}", program.display()),
-    }
+    let starter = starter().lock().unwrap_or_else(PoisonError::into_inner);
+    starter.send((command, answer)).expect("the thread ends with the process");
+    drop(starter);
+    reply.recv().expect("an answer to each request").unwrap_or_else(|error| panic!("setpriv: {error}"))
 }

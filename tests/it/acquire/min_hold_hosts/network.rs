@@ -8,7 +8,7 @@ use crate::support::place::Place;
 use crate::support::process;
 use crate::support::resp::{self, Value};
 use crate::support::running::Exit;
-use crate::support::server::spawn_for_ever;
+use crate::support::server::{self, server};
 use crate::support::wait::{eventually, until};
 use nix::sys::signal::Signal;
 use std::io::{BufReader, Write};
@@ -40,7 +40,7 @@ impl Network {
         // The one address that both hosts know, and a socket for the test.
         let text = "ip link set lo up && ip addr add 10.77.0.1/32 dev lo && exec redis-server --port 6379 \
             --bind 10.77.0.1 --protected-mode no --save '' --dir \"$0\" --unixsocket \"$0/redis.sock\"";
-        let mut command = Command::new("unshare");
+        let mut command = server("unshare", "util-linux");
         command.args(["--net", "sh", "-c", text]).arg(place.path("."));
         let mut store = start(command);
         until(SOON, "a server in a network of its own", || {
@@ -125,7 +125,7 @@ impl Drop for Network {
 
 impl Host {
     fn new(number: usize, store: u32) -> Self {
-        let mut command = Command::new("unshare");
+        let mut command = server("unshare", "util-linux");
         command.args(["--net", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]);
         let text = format!("hostname web-{number} && ip link set lo up && exec sleep 1000000");
         command.args(["sh", "-c", &text]);
@@ -156,5 +156,5 @@ impl Host {
 fn start(mut command: Command) -> Child {
     // Some versions of unshare report a killed child.
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    spawn_for_ever(command, "util-linux")
+    server::start(command)
 }

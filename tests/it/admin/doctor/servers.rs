@@ -8,12 +8,12 @@ use crate::support::fake::Fake;
 use crate::support::place::Place;
 use crate::support::redis::{Connection, Options, Redis};
 use crate::support::resp::Value;
-use crate::support::server::{free_port, spawn_for_ever};
+use crate::support::server::{self, free_port, server};
 use crate::support::tls::Flaw;
 use crate::support::wait::until;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -201,9 +201,9 @@ fn a_node_of_a_cluster_is_a_problem() {
 fn a_sentinel_is_a_problem() {
     let (place, port) = (Place::new(), free_port());
     let file = place.write("sentinel.conf", &format!("bind 127.0.0.1\nport {port}\n"));
-    let mut command = Command::new("redis-server");
+    let mut command = server("redis-server", "redis-server");
     command.arg(file).args(["--sentinel", "--dir"]).arg(place.path(".")).stdout(Stdio::null());
-    let mut sentinel = spawn_for_ever(command, "redis-server");
+    let mut sentinel = server::start(command);
     until(SOON, "a Sentinel", || Connection::to(port).is_ok());
     let found = Findings::of(doctor(&place, &format!("redis://127.0.0.1:{port}/0")));
     assert_eq!(found.only("role", "problem"), "a Sentinel");

@@ -6,13 +6,13 @@ use crate::support::dlock::Dlock;
 use crate::support::place::Place;
 use crate::support::resp::{self, Value};
 use crate::support::running::{Exit, Running};
-use crate::support::server::spawn_for_ever;
+use crate::support::server::{self, server};
 use crate::support::wait::{boot_ns, eventually, until};
 use crate::support::{SOON, namespace, probe};
 use std::io::{BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const TTL: Duration = Duration::from_secs(6);
@@ -30,10 +30,10 @@ impl IsolatedNetwork {
         let socket = place.path("redis.sock");
         let text = "ip link set lo up && nft 'add table inet f' && exec redis-server --bind 127.0.0.1 --port 6379 \
             --save '' --dir \"$0\" --unixsocket \"$1\"";
-        let mut command = Command::new("unshare");
+        let mut command = server("unshare", "util-linux");
         command.args(["-n", "sh", "-c", text]).arg(place.path(".")).arg(&socket);
         command.stdin(Stdio::null()).stdout(Stdio::null());
-        let mut server = spawn_for_ever(command, "util-linux");
+        let mut server = server::start(command);
         until(SOON, "a server in its own network", || {
             assert!(
                 server.try_wait().unwrap().is_none(),

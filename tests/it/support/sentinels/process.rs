@@ -3,13 +3,13 @@
 use crate::support::place::read;
 use crate::support::redis::Connection;
 use crate::support::resp::Value;
-use crate::support::server::{listens, spawn_for_ever};
+use crate::support::server::{self, listens, server};
 use crate::support::tls::Certificates;
 use crate::support::wait::eventually;
 use crate::support::{SOON, process};
 use nix::sys::signal::Signal;
 use std::io::Result;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use tempfile::TempDir;
 
 /// Its configuration at the start.
@@ -125,10 +125,10 @@ impl Sentinel {
     fn try_launch(&mut self) -> bool {
         let path = self.directory.path().join("log");
         let log = || std::fs::File::options().create(true).append(true).open(&path).expect("a log");
-        let mut command = Command::new("redis-server");
+        let mut command = server("redis-server", "redis-server");
         command.arg(self.directory.path().join("sentinel.conf")).arg("--sentinel");
         command.stdin(Stdio::null()).stdout(log()).stderr(log());
-        let mut child = spawn_for_ever(command, "redis-server");
+        let mut child = server::start(command);
         let up =
             eventually(SOON, "redis-server --sentinel", || match child.try_wait().expect("our own child") {
                 Some(_) => Some(false),

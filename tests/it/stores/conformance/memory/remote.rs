@@ -3,7 +3,7 @@
 
 use super::Memory;
 use crate::support::pool::{Group, Lent, lend};
-use crate::support::server::spawn_for_ever;
+use crate::support::server::{self, server};
 use dlock::backend::admin::{Listed, LockAdmin};
 use dlock::backend::diagnosis::Diagnosis;
 use dlock::backend::ledger::document::{DocumentStore, Documents, Revision, Seen, Shortcut};
@@ -14,7 +14,7 @@ use dlock::clock::Moment;
 use dlock::lock::LockName;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -26,10 +26,10 @@ pub struct Server {
 
 impl Group for Server {
     fn start() -> Self {
-        let mut command = Command::new("python3");
+        let mut command = server("python3", "python3");
         command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/support/key_value_server.py"));
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut process = spawn_for_ever(command, "python3");
+        let mut process = server::start(command);
         let mut port = String::new();
         BufReader::new(process.stdout.take().unwrap()).read_line(&mut port).unwrap();
         Self { process, port: port.trim().parse().unwrap() }
