@@ -45,7 +45,13 @@ impl Gate {
     }
 
     /// Sets the end of a hold. Returns whether it was kept until now.
-    async fn set<D: Database>(&self, db: &mut D, name: &LockName, identity: Identity, until: &str) -> Result<bool, StoreError> {
+    async fn set<D: Database>(
+        &self,
+        db: &mut D,
+        name: &LockName,
+        identity: Identity,
+        until: &str,
+    ) -> Result<bool, StoreError> {
         let free = self.clock.times(D::DIALECT, Duration::ZERO).free;
         let (name, is_mine) = (literal::<D>(&self.prefix, name), is_of::<D>("locked_by", &[identity]));
         let (table, equals, is_after) = (db.table(), D::DIALECT.operator("="), D::DIALECT.operator(">"));

@@ -15,9 +15,7 @@ use std::time::Duration;
 use self::lock_item::{Found, Item, digest_of};
 use super::table::{Table, Updated, date};
 use crate::backend::admin::Removal;
-use crate::backend::ledger::document::leased_gate::{
-    Identity, LeasedGate, holder_name, identity_in,
-};
+use crate::backend::ledger::document::leased_gate::{Identity, LeasedGate, holder_name, identity_in};
 use crate::backend::ledger::polling::CLOCK_LAG;
 use crate::backend::ledger::{GateMode, Ledger, Occupant, Purpose};
 use crate::backend::net::http::Reply;
@@ -171,7 +169,8 @@ impl LeasedGate<Table> for LockClient {
             self.read(table, name).await?;
             time = clock_time(table).await?;
         }
-        self.change(table, name, identity, |item| item.extended(end(time) - time - CLOCK_LAG, end(time))).await
+        self.change(table, name, identity, |item| item.extended(end(time) - time - CLOCK_LAG, end(time)))
+            .await
     }
 
     async fn end(

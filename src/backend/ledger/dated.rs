@@ -232,23 +232,11 @@ impl<C> LeasedGate<C> for Infallible {
         match *self {}
     }
 
-    async fn end(
-        &mut self,
-        _: &mut C,
-        _: &LockName,
-        _: Identity,
-        _: Duration,
-    ) -> Result<bool, StoreError> {
+    async fn end(&mut self, _: &mut C, _: &LockName, _: Identity, _: Duration) -> Result<bool, StoreError> {
         match *self {}
     }
 
-    async fn take(
-        &mut self,
-        _: &mut C,
-        _: &Purpose,
-        _: &Claim,
-        _: &[Identity],
-    ) -> Result<bool, StoreError> {
+    async fn take(&mut self, _: &mut C, _: &Purpose, _: &Claim, _: &[Identity]) -> Result<bool, StoreError> {
         match *self {}
     }
 

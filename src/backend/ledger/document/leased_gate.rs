@@ -197,7 +197,8 @@ impl<G> Passages<G> {
         if let Some((key, claim)) = &mine {
             let passage = self.passage(name, key.1, purpose);
             let is_extended = passage == Some(Passage::Kept) || matches!(purpose, Purpose::Renew(_));
-            if is_extended && self.gate.extend(client, name, key.1, lease(claim), until(claim, key.1)).await? {
+            if is_extended && self.gate.extend(client, name, key.1, lease(claim), until(claim, key.1)).await?
+            {
                 self.passages.insert(key.clone(), Passage::Kept);
                 return Ok(vec![Occupant {
                     identity: Some(key.1),
