@@ -304,22 +304,26 @@ fn refuse_two_modes(arguments: &RunArguments) -> Result<(), Failure> {
     }
 }
 
+/// Returns why an option that is for one lock with one holder does not apply.
+fn needs_exclusive(settings: &Settings, names: &[LockName], mode: Mode) -> Option<String> {
+    let slots = settings.slots.as_ref().map_or(&Source::Default, |slots| &slots.source);
+    match (mode, slots) {
+        (Mode::Exclusive, _) if names.len() > 1 => Some(format!("takes one NAME, these are {}", names.len())),
+        (Mode::Exclusive, _) => None,
+        (Mode::Shared, _) => Some("needs an exclusive lock: not with --shared".to_owned()),
+        (Mode::Slots(count), Source::Flag(_)) => {
+            Some(format!("needs an exclusive lock: not with --slots {count}"))
+        }
+        (Mode::Slots(count), elsewhere) => {
+            Some(format!("needs an exclusive lock, not {count} slots ({elsewhere})"))
+        }
+    }
+}
+
 /// Checks that `--once-per` is for one lock with one holder.
 fn check_once_per(settings: &Settings, names: &[LockName], mode: Mode) -> Result<(), Failure> {
     let Some(Sourced { source, .. }) = &settings.once_per else { return Ok(()) };
-    let slots = settings.slots.as_ref().map_or(&Source::Default, |slots| &slots.source);
-    let why = match (mode, slots) {
-        (Mode::Exclusive, _) if names.len() > 1 => format!("takes one NAME, these are {}", names.len()),
-        (Mode::Exclusive, _) => return Ok(()),
-        (Mode::Shared, _) => "needs an exclusive lock: not with --shared".to_owned(),
-        (Mode::Slots(count), Source::Flag(_)) => {
-            format!("needs an exclusive lock: not with --slots {count}")
-        }
-        (Mode::Slots(count), elsewhere) => {
-            format!("needs an exclusive lock, not {count} slots ({elsewhere})")
-        }
-    };
-    Err(source.failure(why))
+    needs_exclusive(settings, names, mode).map_or(Ok(()), |why| Err(source.failure(why)))
 }
 
 /// Checks that `--supersede` is for a run that waits for one lock with one holder.
@@ -330,16 +334,17 @@ fn check_supersede(
     mode: Mode,
 ) -> Result<(), Failure> {
     let Some(Sourced { source, .. }) = &settings.supersede else { return Ok(()) };
-    let why = match mode {
+    let why = match (needs_exclusive(settings, names, mode), &settings.once_per) {
         _ if wanted == Wanted::Any => format!("not with {ANY}"),
-        Mode::Shared => "needs an exclusive lock: not with --shared".to_owned(),
-        Mode::Slots(count) => format!("needs an exclusive lock: not with --slots {count}"),
-        Mode::Exclusive if names.len() > 1 => format!("takes one NAME, these are {}", names.len()),
-        Mode::Exclusive if settings.once_per.is_some() => "does not go with --once-per".to_owned(),
-        Mode::Exclusive if settings.wait() == Wait::No => {
+        (Some(why), _) => why,
+        (None, Some(once_per)) => match &once_per.source {
+            Source::Flag(flag) => format!("does not go with {flag}"),
+            elsewhere => format!("does not go with --once-per ({elsewhere})"),
+        },
+        (None, None) if settings.wait() == Wait::No => {
             "needs --wait: a run that does not wait supersedes nothing".to_owned()
         }
-        Mode::Exclusive => return Ok(()),
+        (None, None) => return Ok(()),
     };
     Err(source.failure(why))
 }

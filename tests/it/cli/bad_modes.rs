@@ -257,6 +257,16 @@ fn a_run_supersedes_others_only_where_it_waits_for_one_exclusive_lock() {
     ] {
         assert_eq!(run(words).outcome(), (Exit::Code(64), "", &*format!("dlock: {message}\n")), "{words:?}");
     }
+    let file = place.write("c.toml", "backend = 'file:'\n[locks.x]\nonce_per = '1h'\n[locks.y]\nslots = 3\n");
+    for (name, message) in [
+        ("x", format!("does not go with --once-per ({}:3)", file.display())),
+        ("y", format!("needs an exclusive lock, not 3 slots ({}:5)", file.display())),
+    ] {
+        let run = place.bare().args(["run", "--supersede", "--wait", "1m", name, "--", "touch", "t"]);
+        let refused = run.env("DLOCK_CONFIG", &file).output();
+        let message = format!("dlock: --supersede: {message}\n");
+        assert_eq!(refused.outcome(), (Exit::Code(64), "", message.as_str()));
+    }
     let unknown =
         place.bare().args(["run", "--supersede=all", "--wait", "1m", "x", "--", "touch", "t"]).output();
     assert_eq!(unknown.exit, Exit::Code(64));
