@@ -1,15 +1,20 @@
 //! The sessions of a client by which it holds locks.
 
+use std::mem;
 use std::time::Duration;
 
 use serde_json::Value;
 
-use super::agent::identity;
+use super::agent::{Agent, identity};
 use super::gate::Gate;
 use super::location::Location;
-use crate::backend::ledger::{HolderEntry, Ledger};
+use crate::backend::StoreError;
+use crate::backend::ledger::{HolderEntry, Ledger, Purpose};
 use crate::clock::Moment;
 use crate::lock::{LockName, Mode};
+
+/// How long a lock that is delayed after the end of its session is not tried again: each attempt takes a new session.
+const REFUSED: Duration = Duration::from_secs(1);
 
 /// A session that holds a lock, or is about to.
 pub(super) struct Passage {
@@ -47,7 +52,7 @@ impl Passage {
     }
 
     /// Notes which sessions hold the lock, and whether the ledger has the hold.
-    pub fn observe(&mut self, holders: &[String], is_recorded: bool) {
+    fn observe(&mut self, holders: &[String], is_recorded: bool) {
         self.is_recorded = is_recorded;
         let is_its = holders.contains(&self.session);
         self.state = match (self.state, is_its) {
@@ -82,4 +87,112 @@ impl Passage {
             _ => None,
         }
     }
+}
+
+/// The sessions of a client.
+#[derive(Default)]
+pub(super) struct Sessions {
+    passages: Vec<Passage>,
+    /// Those that have not got their lock.
+    refused: Vec<String>,
+    /// Consul has not let the last session of this client have a lock that nobody holds; no other one is made until then.
+    pub delayed_until: Option<Moment>,
+}
+
+impl Sessions {
+    /// Returns that of the claim with this token.
+    pub fn of(&self, token: &str) -> Option<&Passage> {
+        self.passages.iter().find(|passage| passage.token == token)
+    }
+
+    fn of_mut(&mut self, token: &str) -> Option<&mut Passage> {
+        self.passages.iter_mut().find(|passage| passage.token == token)
+    }
+
+    /// Returns one that holds this lock.
+    pub fn holding(&self, name: &LockName) -> Option<&Passage> {
+        self.passages.iter().find(|passage| passage.name == *name && passage.state == State::Held)
+    }
+
+    /// Returns the sessions that hold this lock, or are about to.
+    pub fn own(&self, name: &LockName) -> Vec<&str> {
+        let own = self.passages.iter().filter(|one| one.name == *name && one.state != State::Lost);
+        own.map(|passage| passage.session.as_str()).collect()
+    }
+
+    /// Adds one, in the place of an earlier one of its claim.
+    pub fn add(&mut self, passage: Passage) {
+        self.passages.retain(|earlier| earlier.token != passage.token);
+        self.passages.push(passage);
+    }
+
+    /// Renews that of a claim. A release may be repeated until a minimum hold time is over.
+    ///
+    /// # Errors
+    /// As of [`Agent::renew_session`].
+    pub async fn renew(&mut self, agent: &mut Agent, purpose: &Purpose) -> Result<(), StoreError> {
+        let token = purpose.claim().map(|claim| claim.token.reveal()).unwrap_or_default();
+        let Some(passage) = self.of_mut(token) else { return Ok(()) };
+        let sent = Moment::now();
+        let is_recent = matches!(purpose, Purpose::Release(_)) && sent - passage.renewed < passage.ttl / 6;
+        if is_recent || !matches!(passage.state, State::Held | State::Intended) {
+            return Ok(());
+        }
+        match (agent.renew_session(&passage.session).await?, passage.state) {
+            (true, _) => passage.renewed = sent,
+            (false, State::Held) => passage.state = State::Lost,
+            (false, _) => self.passages.retain(|passage| passage.token != token),
+        }
+        Ok(())
+    }
+
+    /// Notes which sessions hold this lock, and what its ledger has.
+    pub fn observe(&mut self, name: &LockName, gate: &Gate, ledger: &Ledger) {
+        for passage in self.passages.iter_mut().filter(|passage| passage.name == *name) {
+            passage.observe(&gate.sessions, holds(ledger, &passage.token));
+        }
+    }
+
+    /// Notes that a ledger is stored, with the hold of the claim with this token or without it, and whether its session has taken the
+    /// lock, or left it, in the same step. Returns whether it has left it.
+    pub fn note_stored(&mut self, token: &str, is_kept: bool, is_swapped: bool) -> bool {
+        let Some(passage) = self.of_mut(token) else { return false };
+        if is_kept {
+            passage.is_recorded = true;
+            if is_swapped {
+                passage.state = State::Held;
+            }
+        }
+        is_swapped && !is_kept
+    }
+
+    /// Notes that the session of this claim could not lock a key, or has lost it.
+    pub fn note_refusal(&mut self, token: &str) {
+        let Some(place) = self.passages.iter().position(|passage| passage.token == token) else { return };
+        if self.passages[place].state == State::Intended {
+            self.refused.push(self.passages.remove(place).session);
+            self.delayed_until = Some(Moment::now() + REFUSED);
+        } else {
+            self.passages[place].state = State::Lost;
+        }
+    }
+
+    /// Returns whether a session is not made yet.
+    pub fn is_delayed(&self) -> bool {
+        self.delayed_until.is_some_and(|until| Moment::now() < until)
+    }
+
+    /// Ends these, and those that have not got their lock. If that fails, they end by themselves.
+    pub async fn end(&mut self, agent: &mut Agent, is_meant: impl Fn(&Passage) -> bool) {
+        let ended = self.passages.extract_if(.., |passage| is_meant(passage)).map(|passage| passage.session);
+        self.refused.extend(ended);
+        for session in mem::take(&mut self.refused) {
+            let _ = agent.destroy_session(&session).await;
+        }
+    }
+}
+
+/// Returns whether a ledger has the hold of the claim with this token.
+pub(super) fn holds(ledger: &Ledger, token: &str) -> bool {
+    ledger.holders.iter().any(|holder| holder.token == token)
 }

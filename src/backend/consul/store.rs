@@ -9,7 +9,7 @@ use super::agent::{Agent, Reading, Refused, is_check, is_locking, storing};
 use super::gate::Gate;
 use super::location::{Location, Recipe};
 use super::occupants::{add_foreign, keep_expired, occupants, outer_hold};
-use super::passage::{Passage, State};
+use super::passage::{Passage, Sessions, State, holds};
 use super::watch::Watch;
 use crate::backend::admin::Listed;
 use crate::backend::diagnosis::Diagnosis;
@@ -22,25 +22,19 @@ use crate::lock::{Claim, LockName};
 
 /// The longest ledger to which waiters are added: in a transaction it is a third longer, and may have 512 KiB.
 const LONGEST: usize = 300 << 10;
-/// How long a lock that is delayed after the end of its session is not tried again: each attempt takes a new session.
-const REFUSED: Duration = Duration::from_secs(1);
 
 /// A client of an agent. If it ends without a release, its locks end with their sessions, and its queue positions with
 /// their leases.
 pub(super) struct ConsulStore {
     pub location: Location,
     pub agent: Agent,
-    passages: Vec<Passage>,
+    sessions: Sessions,
     waiting: Option<Waiting>,
     watch: Option<Watch>,
     /// What was read last.
     last: Reading,
-    /// Consul has not let the last session of this client have a lock that nobody holds; no other one is made until then.
-    delayed_until: Option<Moment>,
     /// The keys of this version were not replaced although nobody else had changed them, for this reason.
     unstored: Option<((u64, u64), String)>,
-    /// The sessions that have no lock any more.
-    ended: Vec<String>,
 }
 
 /// What a change is decided on.
@@ -67,53 +61,11 @@ impl ConsulStore {
         ConsulStore {
             agent: Agent::new(&location),
             location,
-            passages: Vec::new(),
+            sessions: Sessions::default(),
             waiting: None,
             watch: None,
             last: Reading::default(),
-            delayed_until: None,
             unstored: None,
-            ended: Vec::new(),
-        }
-    }
-
-    /// Returns the index of the passage for this claim.
-    fn place(&self, token: &str) -> Option<usize> {
-        self.passages.iter().position(|passage| passage.token == token)
-    }
-
-    /// Renews the session of a claim. A release may be repeated until a minimum hold time is over.
-    async fn renew(&mut self, purpose: &Purpose) -> Result<(), StoreError> {
-        let place = purpose.claim().and_then(|claim| self.place(claim.token.reveal()));
-        let Some(place) = place else { return Ok(()) };
-        let (passage, sent) = (&mut self.passages[place], Moment::now());
-        let is_recent = matches!(purpose, Purpose::Release(_)) && sent - passage.renewed < passage.ttl / 6;
-        if is_recent || !matches!(passage.state, State::Held | State::Intended) {
-            return Ok(());
-        }
-        match (self.agent.renew_session(&passage.session).await?, passage.state) {
-            (true, _) => passage.renewed = sent,
-            (false, State::Held) => passage.state = State::Lost,
-            (false, _) => drop(self.passages.remove(place)),
-        }
-        Ok(())
-    }
-
-    /// Notes that the session of this passage could not lock a key, or has lost it.
-    fn note_refusal(&mut self, place: usize) {
-        match self.passages[place].state {
-            State::Intended => {
-                self.ended.push(self.passages.remove(place).session);
-                self.delayed_until = Some(Moment::now() + REFUSED);
-            }
-            _ => self.passages[place].state = State::Lost,
-        }
-    }
-
-    /// Ends the sessions that have no lock any more. If that fails, they end by themselves.
-    async fn destroy_ended(&mut self) {
-        for session in mem::take(&mut self.ended) {
-            let _ = self.agent.destroy_session(&session).await;
         }
     }
 
@@ -130,7 +82,7 @@ impl ConsulStore {
             let is_left = before.gate.sessions.iter().any(has_left) && reading.gate.has_room();
             return change.or((is_left && waiting.is_next()).then_some(Change::OurTurn));
         }
-        let held = self.passages.iter().find(|one| one.name == *name && one.state == State::Held)?;
+        let held = self.sessions.holding(name)?;
         let is_lost = !reading.gate.sessions.contains(&held.session);
         let mine = |ledger: &Ledger| {
             ledger.holders.iter().any(|holder| holder.token == held.token && holder.revoked.is_none())
@@ -151,12 +103,11 @@ impl DocumentStore for ConsulStore {
         _: &Shortcut,
         _: Option<&Seen<Version>>,
     ) -> Result<Seen<Version>, StoreError> {
-        self.renew(purpose).await?;
+        self.sessions.renew(&mut self.agent, purpose).await?;
         let (reading, sent) = self.agent.read(name, None).await?;
         if let Err(other) = reading.gate.check(&self.location, name) {
-            let intended = |one: &mut Passage| one.name == *name && one.state == State::Intended;
-            self.ended.extend(self.passages.extract_if(.., intended).map(|passage| passage.session));
-            self.destroy_ended().await;
+            let is_intended = |one: &Passage| one.name == *name && one.state == State::Intended;
+            self.sessions.end(&mut self.agent, is_intended).await;
             return Err(other);
         }
         let version = Version { ledger: reading.version, gate: reading.gate.clone() };
@@ -166,7 +117,9 @@ impl DocumentStore for ConsulStore {
             return Err(StoreError::Denied(format!("the ledger cannot be stored: {why}")));
         }
         self.last = reading;
-        self.delayed_until = self.delayed_until.filter(|_| self.last.gate.sessions.is_empty());
+        if !self.last.gate.sessions.is_empty() {
+            self.sessions.delayed_until = None;
+        }
         let mut ledger = match version.ledger {
             0 => Ledger::default(),
             _ => Ledger::parse(&self.last.ledger)
@@ -174,17 +127,13 @@ impl DocumentStore for ConsulStore {
         };
         let (recipe, now) = (self.location.recipe, self.agent.clock().now());
         if recipe == Recipe::Semaphore {
-            let own = self.passages.iter().filter(|one| one.name == *name && one.state != State::Lost);
-            let own: Vec<&str> = own.map(|passage| passage.session.as_str()).collect();
+            let own = self.sessions.own(name);
             add_foreign(&mut ledger, &version.gate.clone().without(|session| own.contains(&session)), now);
         }
-        for passage in self.passages.iter_mut().filter(|passage| passage.name == *name) {
-            passage.observe(&version.gate.sessions, holds(&ledger, &passage.token));
-        }
+        self.sessions.observe(name, &version.gate, &ledger);
         if matches!(purpose, Purpose::Release(_)) {
-            let lost = |one: &mut Passage| purpose.is_of(&one.token) && one.state == State::Lost;
-            self.ended.extend(self.passages.extract_if(.., lost).map(|passage| passage.session));
-            self.destroy_ended().await;
+            let is_lost = |one: &Passage| purpose.is_of(&one.token) && one.state == State::Lost;
+            self.sessions.end(&mut self.agent, is_lost).await;
         }
         if purpose.claim().is_some() {
             Watch::follow(&mut self.watch, &self.location, name, self.last.index);
@@ -210,15 +159,14 @@ impl DocumentStore for ConsulStore {
         let is_kept = holds(&ledger, token);
         if is_kept && matches!(purpose, Purpose::Release(_)) {
             // It is not over yet, and need not have been loaded.
-            self.renew(purpose).await?;
+            self.sessions.renew(&mut self.agent, purpose).await?;
         }
-        let mut place = self.place(token);
-        if let Some(one) = place.take_if(|place| self.passages[*place].is_kept_out(&ledger, &version.gate)) {
-            self.ended.push(self.passages.remove(one).session);
-            self.destroy_ended().await;
+        let passage = self.sessions.of(token);
+        if passage.is_some_and(|passage| passage.is_kept_out(&ledger, &version.gate)) {
+            self.sessions.end(&mut self.agent, |one| one.token == token).await;
             return Ok(None);
         }
-        let step = place.and_then(|place| self.passages[place].step(&self.location, &ledger, &version.gate));
+        let step = passage.and_then(|passage| passage.step(&self.location, &ledger, &version.gate));
         let is_swapped = step.is_some();
         let (mut operations, gate) = step.unwrap_or_else(|| (Vec::new(), version.gate.clone()));
         if !is_swapped && matches!(purpose, Purpose::Release(_)) {
@@ -230,19 +178,9 @@ impl DocumentStore for ConsulStore {
         operations.push(storing(&self.location.ledger_key(name), &ledger.to_json(), version.ledger));
         match self.agent.transact(&operations).await? {
             Ok(index) => {
-                match place {
-                    Some(place) if is_kept => {
-                        let passage = &mut self.passages[place];
-                        passage.is_recorded = true;
-                        if is_swapped {
-                            passage.state = State::Held;
-                        }
-                    }
-                    Some(place) if is_swapped => self.ended.push(self.passages.remove(place).session),
-                    _ => {}
-                }
+                let is_left = self.sessions.note_stored(token, is_kept, is_swapped);
                 Waiting::note(&mut self.waiting, name, revision.effect, &calls(&ledger));
-                self.destroy_ended().await;
+                self.sessions.end(&mut self.agent, |one| is_left && one.token == token).await;
                 let gate = if is_swapped { gate.stored(self.location.recipe, index) } else { gate };
                 Ok(Some(Version { ledger: index, gate }))
             }
@@ -252,9 +190,8 @@ impl DocumentStore for ConsulStore {
                 };
                 if refused.contains(&(operations.len() - 1)) {
                     self.unstored = Some((version.indices(), why));
-                } else if let Some(place) = place.filter(|_| is_refused(is_locking) && !is_refused(is_check))
-                {
-                    self.note_refusal(place);
+                } else if is_refused(is_locking) && !is_refused(is_check) {
+                    self.sessions.note_refusal(token);
                 }
                 Ok(None)
             }
@@ -279,19 +216,17 @@ impl DocumentStore for ConsulStore {
     }
 
     fn passed(&self, purpose: &Purpose) -> Option<(u64, u64)> {
-        let token = purpose.claim()?.token.reveal();
-        let passage = self.passages.iter().find(|passage| passage.token == token)?;
+        let passage = self.sessions.of(token_of(purpose))?;
         passage.identity().filter(|_| passage.state != State::Lost)
     }
 
     fn has_lost_gate(&self, purpose: &Purpose) -> bool {
-        let lost = self.passages.iter().find(|passage| purpose.is_of(&passage.token));
-        lost.is_some_and(|passage| passage.state == State::Lost)
+        self.sessions.of(token_of(purpose)).is_some_and(|passage| passage.state == State::Lost)
     }
 
     /// The lock is taken when the ledger is stored, in the same step.
     async fn pass_gate(&mut self, purpose: &Purpose, claim: &Claim, _: GateMode) -> Result<bool, StoreError> {
-        if self.delayed_until.is_some_and(|until| Moment::now() < until) {
+        if self.sessions.is_delayed() {
             return Ok(false);
         }
         let mut sent = Moment::now();
@@ -312,10 +247,8 @@ impl DocumentStore for ConsulStore {
                 (self.agent.create_session(claim.ttl).await?, claim.ttl, State::Intended)
             }
         };
-        let token = claim.token.reveal();
-        self.passages.retain(|passage| passage.token != token);
-        let (token, name) = (token.to_owned(), claim.name.clone());
-        self.passages.push(Passage { token, name, session, ttl, renewed: sent, state, is_recorded: false });
+        let (token, name) = (claim.token.reveal().to_owned(), claim.name.clone());
+        self.sessions.add(Passage { token, name, session, ttl, renewed: sent, state, is_recorded: false });
         Ok(true)
     }
 
@@ -324,8 +257,8 @@ impl DocumentStore for ConsulStore {
     }
 
     async fn leave_gate(&mut self, _: &Purpose, claim: &Claim, _: Duration) -> Result<bool, StoreError> {
-        let Some(place) = self.place(claim.token.reveal()) else { return Ok(false) };
-        let passage = &self.passages[place];
+        let token = claim.token.reveal();
+        let Some(passage) = self.sessions.of(token) else { return Ok(false) };
         match passage.state {
             State::Held if passage.is_recorded => return Ok(true),
             State::Held => {
@@ -336,15 +269,9 @@ impl DocumentStore for ConsulStore {
             State::Intended => {}
             State::Lost => return Ok(false),
         }
-        self.ended.push(self.passages.remove(place).session);
-        self.destroy_ended().await;
+        self.sessions.end(&mut self.agent, |one| one.token == token).await;
         Ok(true)
     }
-}
-
-/// Returns whether a ledger has the hold of the claim with this token.
-fn holds(ledger: &Ledger, token: &str) -> bool {
-    ledger.holders.iter().any(|holder| holder.token == token)
 }
 
 /// Returns the token of the claim that a request is for; no claim has an empty one.
@@ -374,8 +301,7 @@ impl Store for ConsulStore {
             loop {
                 let Some(watch) = self.watch.as_mut().filter(|watch| {
                     let is_awaited = self.waiting.as_ref().is_some_and(|waiting| waiting.name == watch.name);
-                    let is_held = |one: &Passage| one.name == watch.name && one.state == State::Held;
-                    is_awaited || self.passages.iter().any(is_held)
+                    is_awaited || self.sessions.holding(&watch.name).is_some()
                 }) else {
                     return std::future::pending().await;
                 };
