@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks what no test can run, or not all of it: scripts (shellcheck), the GitHub workflow and action (actionlint, zizmor), the
+# Checks what no test can run, or not all of it: scripts (shellcheck), the GitHub workflows and action (actionlint, zizmor), the
 # Dockerfile (hadolint), the form of the bill of materials (the schema of CycloneDX), and that the planted defects apply.
 #
 # The linters come into target/linters, in the versions below, through go and pip as these are configured; what is there is
@@ -63,7 +63,7 @@ sys.exit(error and str(error))'
 
 one_version_of_rust() {
     local versions
-    versions=$(grep -ohE 'rust:[0-9][0-9.]*' .github/workflows/release.yml packaging/Dockerfile | sort -u)
+    versions=$(grep -ohE 'rust:[0-9][0-9.]*' .github/workflows/*.yml packaging/Dockerfile | sort -u)
     [ "$(wc -l <<<"$versions")" = 1 ] || { echo "$versions"; return 1; }
 }
 
@@ -86,7 +86,7 @@ check "zizmor: ${workflows[*]} packaging/github/action.yml" \
 check "hadolint: packaging/Dockerfile" "$linters/bin/hadolint" --no-color packaging/Dockerfile
 check "the planted defects of tests/mutants apply" planted_defects_apply
 check "packaging/README.md says what each file is for" described
-check "workflow and Dockerfile build with one version of Rust" one_version_of_rust
+check "workflows and Dockerfile build with one version of Rust" one_version_of_rust
 # That of the other architecture is part of the tests of the packages.
 check "the bill of materials for aarch64 is CycloneDX 1.6" matches_schema aarch64-unknown-linux-gnu
 

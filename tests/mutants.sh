@@ -5,7 +5,7 @@
 #   tests/mutants.sh                 all of them, most of an hour
 #   tests/mutants.sh 03 release      those whose file name contains one of the words
 #   tests/mutants.sh --part 2/4      every fourth of them, from the second one on
-#   tests/mutants.sh --part today/8  one of the eight parts, another one each day: some minutes
+#   tests/mutants.sh --part today/4  a quarter of them, another one each day, as .github/workflows/mutants.yml
 #   tests/mutants.sh --names         none: says which patches name a test that does not exist
 #
 # The first line of a patch: `Must break: TEST NAME` as `cargo test --test it` prints it, or `Must break: models TEST
@@ -21,7 +21,7 @@ die() { printf 'mutants.sh: %s\n' "$*" >&2; exit 1; }
 part=1 parts=1 only_names=no
 case ${1:-} in
 --part)
-    [[ ${2:-} =~ ^([0-9]+|today)/([1-9][0-9]*)$ ]] || die "--part takes a number and a count, such as 2/4 or today/8"
+    [[ ${2:-} =~ ^([0-9]+|today)/([1-9][0-9]*)$ ]] || die "--part takes a number and a count, such as 2/4 or today/4"
     part=${BASH_REMATCH[1]} parts=${BASH_REMATCH[2]}
     [ "$part" != today ] || part=$(($(date -u +%s) / 86400 % parts + 1))
     [ "$part" -ge 1 ] && [ "$part" -le "$parts" ] || die "there is no part $part of $parts"
