@@ -10,6 +10,18 @@ use crate::machine::find;
 use crate::race::{COLUMNS, Race};
 use crate::report::{Section, Target};
 
+/// What is compared. flock is in each, for its ratio.
+const HEATS: &[&[&str]] = &[
+    &["true", "timeout", "flock", "dlock file", "dlock redis"],
+    &["flock", "dlock redis", "dlock etcd", "etcdctl lock"],
+    &["flock", "dlock consul", "consul lock"],
+    &["flock", "dlock postgres", "psql"],
+    &["flock", "dlock mysql", "mariadb"],
+    &["flock", "dlock zookeeper"],
+    // What the caches are worth.
+    &["flock", "dlock file", "dlock redis", "etcdctl lock", "consul lock", "psql", "mariadb"],
+];
+
 pub fn startup(bench: &Bench) -> Result<Section, Box<dyn Error>> {
     let mut race = Race::default();
     let mut add = |name: &str, mut command: Command| {
@@ -55,11 +67,11 @@ pub fn startup(bench: &Bench) -> Result<Section, Box<dyn Error>> {
         mariadb.args(["-e", "select 1"]);
         add("mariadb", mariadb);
     }
-    race.run(5, bench.runs)?;
+    race.run(HEATS, 5, bench.runs)?;
 
     let mut section = Section::new(
         format!(
-            "startup: true under a lock, or select 1; spawn to reaped, {} runs each, interleaved",
+            "startup: true under a lock, or select 1; spawn to reaped, {} runs each, interleaved with what is compared",
             bench.runs
         ),
         COLUMNS,
@@ -80,6 +92,15 @@ pub fn startup(bench: &Bench) -> Result<Section, Box<dyn Error>> {
     for (tool, other) in [("dlock mysql", "mariadb"), ("etcdctl lock", "dlock etcd")] {
         if let Some(ratio) = race.ratio(tool, other) {
             section.figure(&format!("{tool} / {other}"), ratio);
+        }
+    }
+    let others = ["etcdctl lock", "consul lock", "psql", "mariadb"];
+    for tool in ["dlock file", "dlock redis"] {
+        let ratios = race.ratios(tool, "flock");
+        if let Some(ratio) =
+            ratios.last().filter(|_| others.iter().all(|other| race.ratio(other, tool).is_some()))
+        {
+            section.figure(&format!("{tool} / flock, between the programs of all other stores"), *ratio);
         }
     }
     Ok(section)
