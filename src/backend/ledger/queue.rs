@@ -39,8 +39,12 @@ pub(super) fn turn(
     let mut all_have_turns = true;
     let ahead = me.unwrap_or(waiters.len());
     for (index, waiter) in waiters.iter_mut().enumerate().take(ahead) {
-        let is_late =
-            waiter.called.is_some_and(|called| now >= called.saturating_add(observed.claim_within()));
+        let within = observed.claim_within();
+        // By a clock that was set back since, or a reply that was dated wrongly.
+        if waiter.called.is_some_and(|called| called > now.saturating_add(within)) {
+            waiter.called = Some(now);
+        }
+        let is_late = waiter.called.is_some_and(|called| now >= called.saturating_add(within));
         // A waiter that cannot claim the lock because a foreign program holds it is not late.
         if is_late && !observed.admits(waiter.mode) {
             waiter.called = None;
@@ -159,4 +163,19 @@ pub(super) fn superseded(ledger: &Ledger) -> Vec<u64> {
     };
     let older = ledger.waiters.iter().rev().filter(is_older);
     older.map(|waiter| waiter.ticket).take(MOST_SUPERSEDED).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::ledger::observed::Now;
+
+    #[test]
+    fn a_call_that_is_dated_in_the_future_counts_from_now() {
+        let now = Now { clock: Duration::from_secs(100), wall: 0 };
+        let mut waiters = Ledger::of_foreign_waiter(1).waiters;
+        waiters[0].called = Some(Duration::from_secs(5_000));
+        let turn = turn(&mut waiters, &Room::default(), None, Mode::Exclusive, &now);
+        assert_eq!((turn, waiters[0].called), (Turn::Promised(now.claim_within()), Some(now.clock)));
+    }
 }
