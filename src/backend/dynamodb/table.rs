@@ -270,10 +270,13 @@ impl Table {
             is_refused && REPLACED.contains(&error_in(&content(reply)))
         };
         let reply = self.client.send(request, is_of_key).await?;
-        let shown = reply.date().map(|date| Shown { date, sent: reply.sent, received: reply.received });
-        self.clock = shown.or(self.clock);
         let value = content(&reply);
-        match reply.status.is_success() && value.is_object() {
+        let is_done = reply.status.is_success() && value.is_object();
+        // Whatever stands before the service replies with other errors, too.
+        if let Some(date) = reply.date().filter(|_| is_done || !error_in(&value).is_empty()) {
+            self.clock = Some(Shown { date, sent: reply.sent, received: reply.received });
+        }
+        match is_done {
             true => Ok(Answer::Done(value, reply)),
             false => Ok(Answer::Refused(error_in(&value).to_owned(), value, reply)),
         }

@@ -13,6 +13,7 @@ FAULT   ignores-conditions   a write is carried out whatever its condition
         is-busy              each third request is refused because there are too many
         fails-at-N           the write N fails with status 500, and is not carried out
         misdates-N           the reply to the write N is dated an hour ahead
+        proxy-fails          a proxy replies to the first write with status 503 and a page, dated an hour ahead
         clock-jumps-N        from the reply to the write N on, the clock is 20 s ahead, as after a pause of the client's host
 """
 
@@ -254,6 +255,9 @@ class Handler(BaseHTTPRequestHandler):
                 connections[self.client_address] += 1
                 if fault == "is-busy" and sum(actions.values()) % 3 == 2:
                     raise Refused("ThrottlingException", "Rate exceeded")
+                if fault == "proxy-fails" and action == "UpdateItem" and actions[action] == 1:
+                    self.reply(503, "no server is available", is_write=True)
+                    return
                 if fault == f"fails-at-{actions['UpdateItem']}" and action == "UpdateItem":
                     status, reply = 500, {"__type": "InternalServerError", "message": "Internal server error"}
                 else:
@@ -269,7 +273,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response_only(status)
         jump = int(fault.removeprefix("clock-jumps-")) if fault and fault.startswith("clock-jumps-") else math.inf
         ahead = 20 if actions["UpdateItem"] >= jump else 0
-        if fault == f"misdates-{actions['UpdateItem']}" and is_write:
+        is_misdated = fault == f"misdates-{actions['UpdateItem']}" or (fault == "proxy-fails" and status == 503)
+        if is_misdated and is_write:
             ahead = 3600
         self.send_header("Date", self.date_time_string(time.time() + ahead))
         self.send_header("Content-Type", "application/x-amz-json-1.0")

@@ -9,6 +9,7 @@ use crate::support::running::Exit;
 use dlock::backend::{Attempt, Renewal};
 use futures_util::future::join_all;
 use serde_json::json;
+use std::process::Stdio;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 fn clients(server: &Dynamo, count: usize) -> Vec<Client> {
@@ -92,6 +93,19 @@ fn a_decision_is_repeated_if_this_host_stood_still_between_its_read_and_its_writ
         assert!(matches!(holder.renew().await, Renewal::Held { .. }));
         assert!(ends(&server) >= least, "{:?} is before {least:?}", ends(&server));
     });
+}
+
+#[test]
+fn the_date_of_a_reply_that_is_not_of_the_service_does_not_count() {
+    let server = Dynamo::with_fault("proxy-fails");
+    let run = Dlock::run().backend(server.url()).args(["--retry", "20s", "--ttl", "30s"]);
+    let mut run = run.stdin(Stdio::piped()).sh("echo ready; exec cat").spawn();
+    run.await_ready();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let ends = server.ledger("x").holders[0].lease_ends.expect("a lease");
+    assert!(ends < now + Duration::from_secs(60), "{ends:?} is long after {now:?}");
+    drop(run.take_stdin());
+    assert_eq!(run.wait().exit, Exit::Code(0));
 }
 
 /// The grant is written without a read before it, by the time that an earlier reply has shown.
