@@ -159,11 +159,12 @@ pub async fn back_off(conflicts: u32) {
     sleep(jitter(CONFLICT_PAUSE * (1 << conflicts.min(DOUBLED)))).await;
 }
 
-/// Returns whether the clock of this host has stood still, as that of a paused virtual machine does, since the time of a store
-/// was `time`, by what the store has `shown` after another `since` of this host's time: a lease that was counted from there
-/// ends too soon.
-pub fn stood_still(time: Duration, since: Duration, shown: Duration) -> bool {
-    shown > time + since + CLOCK_LAG / 2
+/// Returns by how much a lease ends too soon that was counted from the `time` of a store, by what the store has `shown` after
+/// another `since` of this host's time, if that is more than the clock's steps explain: the clock of this host has stood still, as
+/// that of a paused virtual machine does, or those of the store's servers differ.
+pub fn behind(time: Duration, since: Duration, shown: Duration) -> Option<Duration> {
+    let behind = shown.saturating_sub(time + since);
+    (behind > CLOCK_LAG / 2).then_some(behind)
 }
 
 /// Returns the time of a reply. The fraction of a second is that of this host's clock, as far as that agrees: tokens that are
@@ -181,10 +182,10 @@ mod tests {
     fn a_clock_that_stood_still_is_noticed() {
         let [second, ms] = [Duration::from_secs, Duration::from_millis];
         // What is shown has whole seconds, and another server may be a second ahead.
-        assert!(!stood_still(second(100), ms(900), second(101)));
-        assert!(!stood_still(second(100), ms(200), second(101)));
-        assert!(stood_still(second(100), ms(200), second(102)));
-        assert!(!stood_still(second(100), second(30), second(130)));
+        assert_eq!(behind(second(100), ms(900), second(101)), None);
+        assert_eq!(behind(second(100), ms(200), second(101)), None);
+        assert_eq!(behind(second(100), ms(200), second(102)), Some(ms(1_800)));
+        assert_eq!(behind(second(100), second(30), second(130)), None);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::gate::Observation;
 use super::{DocumentStore, Revision, Seen, Shortcut};
 use crate::backend::ledger::driver::{MAX_CONFLICTS, busy_ledger, states};
 use crate::backend::ledger::observed::{Gate, Now, Observed};
-use crate::backend::ledger::polling::stood_still;
+use crate::backend::ledger::polling::behind;
 use crate::backend::ledger::queue::{newest_run, superseded};
 use crate::backend::ledger::store::{
     AnyReply, Decide, Decision, Done, EXHAUSTED, Effect, Purpose, Shape, Watch,
@@ -129,7 +129,7 @@ impl<V: Clone> Documents<V> {
             shortcut => shortcut,
         };
         let mut observation = None;
-        let (mut is_counted_anew, mut is_kept_out) = (false, false);
+        let (mut late, mut is_kept_out) = (None, false);
         // A release that leaves a gate first needs a fresh ledger: other processes may be inside the hold.
         let leaves_gate_first = has_gate && (!store.swaps_gate() || store.passed(purpose).is_none());
         let may_recall = matches!(purpose, Purpose::Release(_)) && !leaves_gate_first;
@@ -145,6 +145,11 @@ impl<V: Clone> Documents<V> {
             let age = asked - seen.sent;
             let observation = observation.get_or_insert_with(|| Observation::of(store, seen.now, age));
             let (version, time, sent) = (seen.version.clone(), seen.now, seen.sent);
+            if let Some((shown, at)) = late {
+                // If this host has stood still, it has read the time since; otherwise the clocks of the store's servers differ.
+                let (now, since) = (Moment::now(), Moment::now() - sent);
+                observation.note_behind(behind(time.clock, since, shown + (now - at)));
+            }
             let known = |ledger, version| {
                 Some((name.clone(), Seen { ledger, version, now: time, sent, occupants: None }))
             };
@@ -177,10 +182,12 @@ impl<V: Clone> Documents<V> {
             };
             if let Some(version) = stored {
                 let has_lease = matches!(effect, Effect::Hold(_)) || matches!(purpose, Purpose::Renew(_));
-                let is_late = |shown| stood_still(time.clock, Moment::now() - sent, shown);
-                if has_lease && !is_counted_anew && store.shown().is_some_and(is_late) {
-                    // What is stored ends too soon, perhaps it has already. A second time, the clocks of its servers differ.
-                    is_counted_anew = true;
+                let is_late = |shown: &Duration| behind(time.clock, Moment::now() - sent, *shown).is_some();
+                if let Some(shown) =
+                    store.shown().filter(|shown| has_lease && late.is_none() && is_late(shown))
+                {
+                    // What is stored ends too soon, perhaps it has already.
+                    late = Some((shown, Moment::now()));
                     continue;
                 }
                 observation.let_in(store, name, &before, &ledger).await?;

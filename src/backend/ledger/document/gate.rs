@@ -14,6 +14,9 @@ use crate::backend::ledger::value::{HolderEntry, Ledger};
 use crate::backend::{Loss, StoreError};
 use crate::lock::{Claim, Freeze, Holder, LockName, Mode, Token};
 
+/// By how much a lease is longer, at most, because the clocks of a store's servers differ: beyond that, one of them is wrong.
+const MOST_BEHIND: Duration = Duration::from_secs(10);
+
 /// For how long a gate with a lease is passed for a freeze without an end.
 const LONGEST_PASSAGE: Duration = Duration::from_secs(366 * 86_400);
 
@@ -39,6 +42,8 @@ pub(super) struct Observation {
     now: Now,
     /// See [`DocumentStore::clock_lag`].
     lag: Duration,
+    /// How far the time is behind that of another server of the store.
+    behind: Duration,
     lifetime: Option<GateLifetime>,
     gate: Gate,
     /// Who is in the gate, if that was asked for.
@@ -67,6 +72,7 @@ impl Observation {
         Observation {
             now,
             lag: store.clock_lag() + age,
+            behind: Duration::ZERO,
             lifetime,
             gate,
             occupants: None,
@@ -78,6 +84,11 @@ impl Observation {
             is_read_only: false,
             polled: store.polled(),
         }
+    }
+
+    /// Notes that another server of the store has shown a later time, by as much: what is granted ends later.
+    pub(super) fn note_behind(&mut self, behind: Option<Duration>) {
+        self.behind = behind.unwrap_or_default().min(MOST_BEHIND);
     }
 
     /// Observes the gate of a ledger that was read, and returns the ledger.
@@ -316,7 +327,7 @@ impl Observed for Observation {
     }
 
     fn end_of(&self, span: Duration) -> Duration {
-        self.now.clock + self.lag + span
+        self.now.clock + self.lag + self.behind + span
     }
 
     fn is_read_only(&self) -> bool {
