@@ -95,7 +95,8 @@ async fn conditions(
     let (found, attempt) = (api.read(key).await?, random::id());
     let (now, empty) = (at(found.time), Ledger::default());
     let held = held(now);
-    let change = Change { version: None, before: &empty, ledger: &held, attempt: &attempt, now };
+    let change =
+        Change { version: None, before: &empty, ledger: &held, attempt: &attempt, now, past: now.clock };
     let fresh = Lease::new(&location.namespace, key);
     let sent = Moment::now();
     let first = match &found.lease {

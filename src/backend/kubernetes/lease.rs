@@ -162,7 +162,7 @@ impl Lease {
             let is_new = holder != written;
             let spec = object["spec"].as_object_mut().expect("checked when it was read");
             if is_renewed {
-                renew(spec, &written, rest(&ledger, *now), is_new, *now);
+                renew(spec, &written, rest(change, &ledger), is_new, *now);
             }
         }
         let mut document = json!({ "attempt": attempt, "holder": written });
@@ -191,18 +191,19 @@ fn renew(spec: &mut Map<String, Value>, holder: &str, seconds: u64, is_new: bool
     spec.insert("renewTime".into(), time);
 }
 
-/// Returns how many seconds the lock is held at most unless it is renewed, or frozen if nobody holds it; 1 if neither. The
-/// time may be ahead, which only the lease that was counted from it allows for.
-fn rest(ledger: &Ledger, now: Now) -> u64 {
-    let holders = &ledger.holders;
-    let frozen = ledger.live_freeze(now).map(|(_, rest)| rest);
-    if let Some(frozen) = frozen.filter(|_| holders.is_empty()) {
+/// Returns how many seconds the lock is held at most unless it is renewed, or frozen if nobody holds it; 1 if neither. The time
+/// of the change may be ahead, for which only a lease makes up that counts from it: other programs count the whole duration anew
+/// at each change.
+fn rest(change: &Change<'_, Lease>, ledger: &Ledger) -> u64 {
+    let frozen = ledger.live_freeze(change.now).map(|(_, rest)| rest);
+    if let Some(frozen) = frozen.filter(|_| ledger.holders.is_empty()) {
         return whole_seconds(frozen);
     }
-    let ends = holders.iter().filter_map(|holder| holder.lease_ends.max(holder.kept_until)).max();
-    let ahead = if holders.len() > 1 { CLOCK_LAG } else { Duration::ZERO };
-    let rest = ends.unwrap_or_default().saturating_add(ahead).saturating_sub(now.clock);
-    whole_seconds(rest)
+    let ends = |holder: &HolderEntry| holder.lease_ends.max(holder.kept_until);
+    let last = ledger.holders.iter().filter_map(ends).max().unwrap_or_default();
+    let is_counted_now = change.before.holders.iter().all(|holder| ends(holder) != Some(last));
+    let time = if is_counted_now { change.now.clock } else { change.past };
+    whole_seconds(last.saturating_sub(time))
 }
 
 fn whole_seconds(rest: Duration) -> u64 {
@@ -235,7 +236,12 @@ mod tests {
 
     /// Returns the Lease as it is after this change.
     fn written(lease: &Lease, before: &Ledger, after: &Ledger) -> Lease {
-        let change = Change { version: None, before, ledger: after, attempt: "a", now: NOW };
+        written_at(lease, before, after, NOW.clock)
+    }
+
+    /// The same when the clock of the server may show no more than this.
+    fn written_at(lease: &Lease, before: &Ledger, after: &Ledger, past: Duration) -> Lease {
+        let change = Change { version: None, before, ledger: after, attempt: "a", now: NOW, past };
         let object = serde_json::from_slice(&lease.changed(&change)).expect("JSON");
         Lease::of(object).expect("a Lease")
     }
@@ -270,6 +276,20 @@ mod tests {
         let released = written(&kept, &renewed, &free);
         assert_eq!((released.renewal().0, &released.object["spec"]["leaseDurationSeconds"]), ("", &json!(1)));
         assert_eq!(written(&released, &free, &first).object["spec"]["leaseTransitions"], 1);
+    }
+
+    /// As by the end of a run inside the hold, or by a `dlock break`, after a reply that took long.
+    #[test]
+    fn the_change_of_another_client_leaves_the_holder_its_whole_lease() {
+        let mut both = held(1_032);
+        both.holders.push(held(1_020).holders[0].clone());
+        both.holders[1].token = "inner".to_owned();
+        let taken = written(&lease(&json!({})), &Ledger::default(), &both);
+        let left = written_at(&taken, &both, &held(1_032), NOW.clock - Duration::from_secs(4));
+        assert_eq!(left.object["spec"]["leaseDurationSeconds"], 36);
+        // Its own renewal counts from the time that it was decided on.
+        let renewed = written_at(&taken, &both, &held(1_042), NOW.clock - Duration::from_secs(4));
+        assert_eq!(renewed.object["spec"]["leaseDurationSeconds"], 42);
     }
 
     #[test]

@@ -183,8 +183,11 @@ pub struct Change<'a, V> {
     pub before: &'a Ledger,
     /// The new one.
     pub ledger: &'a Ledger,
-    /// The store's time, as far as it is known here.
+    /// The store's time, as far as it is known here: what is counted in this change counts from then. It may be ahead by as much
+    /// as a request has taken.
     pub now: Now,
+    /// A time that the store's clock has reached by now.
+    pub past: Duration,
     /// Identifies the attempt to write it.
     pub attempt: &'a str,
 }

@@ -120,7 +120,7 @@ async fn write<C: Dated>(
     let attempt = random::id();
     let (ledger, now) =
         (&Ledger::default(), at(client.clock().map(|clock| clock.time()).unwrap_or_default()));
-    let change = Change { version, before: ledger, ledger, now, attempt: &attempt };
+    let change = Change { version, before: ledger, ledger, now, past: now.clock, attempt: &attempt };
     Ok(match client.write(key, &change).await? {
         Written::Stored(found) => found.version,
         // Something on the way has sent the request twice.

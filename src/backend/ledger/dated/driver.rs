@@ -113,7 +113,8 @@ impl<C: Dated> DatedStore<C> {
                     return Ok(());
                 }
                 let (version, before) = (known.version.as_ref(), &known.ledger);
-                let change = Change { version, before, ledger: &after, now, attempt: &attempt };
+                let past = clock.past().0.min(now.clock);
+                let change = Change { version, before, ledger: &after, now, past, attempt: &attempt };
                 self.client.write(&key, &change).await
             }
             _ => return Ok(()),
@@ -240,7 +241,8 @@ impl<C: Dated> DocumentStore for DatedStore<C> {
         };
         let (key, attempt) = (self.client.key(name), random::id());
         let (version, before, now) = (version.as_ref(), revision.before, revision.now);
-        let change = Change { version, before, ledger: &ledger, now, attempt: &attempt };
+        let past = self.client.clock().map_or(now.clock, |clock| clock.past().0.min(now.clock));
+        let change = Change { version, before, ledger: &ledger, now, past, attempt: &attempt };
         let written = self.client.write(&key, &change).await;
         let Some(found) = self.settle(name, purpose, &attempt, written).await? else {
             self.conflicts += 1;
@@ -346,6 +348,11 @@ impl<C: Dated> Store for DatedStore<C> {
 
     fn explained(&self, late: StoreError) -> StoreError {
         self.client.explained(late)
+    }
+
+    /// Such a service has many servers, and asks its clients to pause now and then.
+    fn fails_over(&self) -> bool {
+        true
     }
 
     fn end_foreign<'a>(&'a mut self, name: &'a LockName, shown: &'a Holder) -> TryReply<'a, Removal> {

@@ -1,6 +1,6 @@
 //! What is wrong with the store, the bucket or the URL, in a sentence.
 
-use super::fake::{date, error, reply};
+use super::fake::{self, Fault, date, error, reply};
 use crate::support::dlock::Dlock;
 use crate::support::fake::Fake;
 use crate::support::running::{Exit, Output};
@@ -105,6 +105,37 @@ fn an_object_of_another_program_in_the_place_of_a_held_lock_ends_the_command() {
     let output = run.wait();
     assert_eq!(output.exit, Exit::Code(76), "{}", output.stderr);
     assert_eq!(s3.object(&key("x")).as_deref(), Some("x"), "it was overwritten");
+}
+
+/// The job is not done again because the store was busy when it ended.
+#[test]
+fn a_success_is_recorded_when_the_store_can_be_asked_again() {
+    // Requests 1 and 2 take the lock, 3 releases it.
+    let web = fake::start(Fault::AsksForPauses(3, 12));
+    let run = || {
+        let run = Dlock::run().no_backend().env("DLOCK_BACKEND", fake::url(web.port()));
+        run.args(["--once-per", "1h"]).sh("echo ran").output()
+    };
+    assert_eq!(run().outcome(), (Exit::Code(0), "ran\n", ""));
+    assert!(web.asked().len() > 12, "it was not asked again");
+    let next = run();
+    assert_eq!((next.exit, next.stdout.as_str()), (Exit::Code(0), ""), "{}", next.stderr);
+    assert!(next.stderr.contains("was done by"), "{}", next.stderr);
+}
+
+/// The lease counts from the clock that is ahead, as far as the client has seen it.
+#[test]
+fn a_lease_makes_up_for_clocks_that_differ() {
+    let web = fake::start(Fault::ReadsAreBehind);
+    let began = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+    let run = Dlock::run().no_backend().env("DLOCK_BACKEND", fake::url(web.port()));
+    let output = run.args(["--ttl", "60s"]).sh("echo ran").output();
+    assert_eq!(output.outcome(), (Exit::Code(0), "ran\n", ""));
+    let asked = web.asked();
+    let written = asked.iter().filter(|asked| asked.method == "PUT").map(|asked| Ledger::parse(&asked.body));
+    let ends =
+        written.filter_map(|ledger| ledger.unwrap().holders.first()?.lease_ends).map(|ends| ends.as_secs());
+    assert!(ends.clone().last().unwrap() > began + 60, "{began}: {:?}", ends.collect::<Vec<_>>());
 }
 
 /// The store's clock may be behind the true time by the rest of a second, and by what its servers differ.

@@ -20,6 +20,10 @@ pub enum Fault {
     Conflicts,
     /// Each third request is answered by 429, and not carried out.
     IsBusy,
+    /// From the first of these requests to the last one, each is answered by 503, and not carried out.
+    AsksForPauses(u64, u64),
+    /// The clock of the server that reads are sent to is 3 s behind that of the one for writes.
+    ReadsAreBehind,
     /// From the reply to this request on, its clock is 20 s ahead, as after a pause of the client's host.
     ClockJumps(u64),
 }
@@ -38,14 +42,17 @@ pub fn start(fault: Fault) -> Web {
         };
         let (status, mut headers, body) = answer(fault, number, &objects, asked);
         if matches!(fault, Fault::ClockJumps(first) if first <= number) {
-            let ahead = date(SystemTime::now() + Duration::from_secs(20));
-            headers
-                .iter_mut()
-                .filter(|(name, _)| *name == "Date")
-                .for_each(|(_, value)| value.clone_from(&ahead));
+            set_date(&mut headers, SystemTime::now() + Duration::from_secs(20));
+        }
+        if fault == Fault::ReadsAreBehind && asked.method == "GET" {
+            set_date(&mut headers, SystemTime::now() - Duration::from_secs(3));
         }
         Some((status, headers, body))
     })
+}
+
+fn set_date(headers: &mut [(&'static str, String)], time: SystemTime) {
+    headers.iter_mut().filter(|(name, _)| *name == "Date").for_each(|(_, value)| *value = date(time));
 }
 
 /// The URL of a bucket on this port.
@@ -57,6 +64,9 @@ fn answer(fault: Fault, number: u64, objects: &Objects, asked: &Asked) -> Answer
     let (path, query) = asked.path.split_once('?').unwrap_or((&asked.path, ""));
     if fault == Fault::IsBusy && number % 3 == 2 {
         return error(429, "TooManyRequests");
+    }
+    if matches!(fault, Fault::AsksForPauses(first, last) if (first..=last).contains(&number)) {
+        return error(503, "SlowDown");
     }
     match asked.method.as_str() {
         "GET" if path == "/b/" => {
