@@ -137,6 +137,7 @@ impl Run<'_> {
         let mut backend = lock.backend();
         // What is left of a lost lock, such as its entry in the ledger, has kept others out until the tree was dead.
         let is_lost = matches!(supervised.stopped, Some(Stopped::Lost(lost, _)) if lost == index);
+        let is_revoked = matches!(supervised.stopped, Some(Stopped::Revoked(revoked, _)) if revoked == index);
         let mut until = Moment::now() + self.plan.terms.connect_timeout;
         if let Some(ends) = supervised.locks[index].lease_ends {
             until = until.min(ends);
@@ -160,7 +161,7 @@ impl Run<'_> {
             let success = supervised.success.map(|granted_at| Moment::now() - granted_at);
             // Meanwhile this process may have kept the lock.
             record.held_ms = held_ms.map(|ms| ms + milliseconds(Moment::now() - began));
-            record.kept_ms = is_kept.then(|| milliseconds(rest));
+            record.kept_ms = (is_kept && !is_lost && !is_revoked).then(|| milliseconds(rest));
             let ending = Ending { success, ..Ending::with_record(Some(&record)) };
             let ending = if uncertain || is_recorded { ending.repeated() } else { ending };
             let attempt = hold::release(&mut **backend, &lock.claim, rest, ending);

@@ -205,7 +205,7 @@ fn a_broken_hold_is_recorded_with_the_reason() {
     for store in Store::each() {
         // Only a store that is quick keeps the record of the operator.
         let history = eventually(SOON, "a record of a break", || {
-            let mut run = holding(store.run_with_ttl("1h"));
+            let mut run = holding(store.run_with_ttl("1h").args(["--min-hold", "2h"]));
             let broken = store
                 .place
                 .bare()
@@ -221,6 +221,7 @@ fn a_broken_hold_is_recorded_with_the_reason() {
         let (operator, record) = (of("broken"), of("lost"));
         assert_eq!(outcome_of(operator), ("broken", 0, None, None));
         assert_eq!(outcome_of(record), ("lost", 76, None, Some(15)));
+        assert_eq!(record["kept_ms"], Value::Null, "a broken lock is free at once");
         assert_eq!((&record["reason"], &operator["reason"]), (&"it hung".into(), &"it hung".into()));
         let table = status(&store).args(["--history", "x"]).output().stdout;
         assert!(table.contains("it hung"), "{table}");
