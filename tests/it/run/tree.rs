@@ -90,6 +90,24 @@ fn a_stopped_command_is_continued_so_that_it_can_exit() {
     assert!(names.first() == Some(&"ready") && names.contains(&"TERM"), "{}", output.stdout);
 }
 
+/// S21: it is not in the group of the command, whose signals do not reach it.
+#[test]
+fn a_stopped_process_in_another_session_is_continued_so_that_it_can_exit() {
+    let place = Place::new();
+    let pid = place.arg("pid");
+    let other = format!("echo $$ >'{pid}'; exec '{}' signals exit:TERM=0", probe::path().display());
+    let run = place.run().args(["--grace", "10s"]).env("OTHER", other);
+    let mut run = run.sh("setsid sh -c \"$OTHER\" & wait").spawn();
+    run.await_ready();
+    let stopped = place.read("pid").trim().parse().unwrap();
+    process::send(stopped, Signal::SIGSTOP);
+    until(SOON, "a stopped process", || process::stopped(stopped));
+    place.break_lock();
+    let output = run.wait();
+    assert_eq!(output.exit, Exit::Code(76), "{}", output.stderr);
+    assert!(output.stdout.contains("TERM"), "{}", output.stdout);
+}
+
 /// S21
 #[test]
 fn a_command_stopped_by_another_process_can_be_continued() {
