@@ -99,6 +99,9 @@ impl Url {
     /// It does not have the form `scheme:[//[user[:password]@]host[:port][,...]][/path][?option=value[&...]]`.
     pub fn parse(text: &str) -> Result<Url, UrlError> {
         let bad = |what: &str| UrlError::new(what);
+        if text.is_empty() {
+            return Err(bad("it is empty: name a URL or an alias"));
+        }
         if text.chars().any(|c| c.is_control() || c == ' ') {
             return Err(bad("a backend URL may not contain spaces or control characters"));
         }

@@ -35,7 +35,7 @@ fn text(shown: &Shown) -> String {
                 let one = |(pattern, source): &(String, Source)| format!("{}, {source}", table_name(pattern));
                 printable(&format!("by {}", tables.iter().map(one).collect::<Vec<_>>().join("; ")))
             }
-            (None, _) if is_last => "every lock, where no other table that matches has the key".to_owned(),
+            (None, _) if is_last => "every lock; a key of another table that matches overrides it".to_owned(),
             (None, _) => String::new(),
         };
         text.push_str(&lines(format!("[locks.{}]", quoted(&table.name)), remark, table));

@@ -141,7 +141,8 @@ impl Alias {
     pub(super) fn backend(&self, named_by: Source) -> Result<BackendSettings, Failure> {
         let Some(Sourced { value: text, source: url_source }) = self.get("url") else {
             self.check_keys_without_url()?;
-            return Err(Source::File(self.place.clone()).failure("this backend has no url"));
+            return Err(Source::File(self.place.clone())
+                .failure("this backend has no url: add url = \"redis://HOST\""));
         };
         let mut url = Url::parse(text).map_err(|error| url_source.failure(error))?;
         self.check_keys(&url)?;

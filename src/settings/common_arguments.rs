@@ -42,7 +42,7 @@ pub struct CommonArguments {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
-    /// dlock: text
+    /// One line, after `dlock: `
     #[default]
     Text,
     /// One JSON object per line

@@ -140,7 +140,7 @@ impl Configuration {
         let Some(alias) = self.tables.backends.iter().find(|alias| alias.name == name) else {
             let known: Vec<&str> = self.tables.backends.iter().map(|alias| alias.name.as_str()).collect();
             let known = match known.as_slice() {
-                [] => "no configuration file names any".to_owned(),
+                [] => "no configuration file defines any".to_owned(),
                 known => format!("known are {}", known.join(", ")),
             };
             if let Some(meant) = suggestion::backend(name) {

@@ -143,8 +143,11 @@ impl RunPlan {
         let target = StoreTarget::new(&arguments.common, backend, &names)?;
         if settings.require_server() && target.store.is_on_this_host() {
             let source = settings.require_server.as_ref().map_or(&Source::Default, |known| &known.source);
-            let why = format!("{source}: a lock on {} would be for this host only", target.store.display());
-            return Err(Failure::config(why));
+            let key = if matches!(source, Source::File(_)) { ": require_server" } else { "" };
+            let store = target.store.display();
+            return Err(Failure::config(format!(
+                "{source}{key}: a lock on {store} would be for this host only: name a server with --backend"
+            )));
         }
         let of_mode = match mode {
             Mode::Shared => &Source::Flag("--shared"),
@@ -168,7 +171,7 @@ impl RunPlan {
         if names.len() > MOST_NAMES {
             let found = names.len();
             return Err(Failure::usage(format!(
-                "at most {MOST_NAMES} locks can be taken together, these are {found}"
+                "at most {MOST_NAMES} locks can be taken together, but {found} were given"
             )));
         }
         Ok(RunPlan { first, names, wanted, mode, target, terms, program: find(&command)?, settings })
@@ -308,7 +311,9 @@ fn refuse_two_modes(arguments: &RunArguments) -> Result<(), Failure> {
 fn needs_exclusive(settings: &Settings, names: &[LockName], mode: Mode) -> Option<String> {
     let slots = settings.slots.as_ref().map_or(&Source::Default, |slots| &slots.source);
     match (mode, slots) {
-        (Mode::Exclusive, _) if names.len() > 1 => Some(format!("takes one NAME, these are {}", names.len())),
+        (Mode::Exclusive, _) if names.len() > 1 => {
+            Some(format!("takes one NAME, but {} were given", names.len()))
+        }
         (Mode::Exclusive, _) => None,
         (Mode::Shared, _) => Some("needs an exclusive lock: not with --shared".to_owned()),
         (Mode::Slots(count), Source::Flag(_)) => {

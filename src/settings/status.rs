@@ -56,7 +56,7 @@ pub struct StatusArguments {
     #[arg(long, help_heading = "Output")]
     pub prometheus: bool,
 
-    /// Exit with 75 if any of the locks is held
+    /// Exit with 75 if any of the locks is held or frozen
     #[arg(long, help_heading = "Output")]
     pub exit_code: bool,
 

@@ -91,7 +91,10 @@ fn directory(location: &Location) -> Result<Finding, Finding> {
         Ok(metadata) if metadata.is_dir() => Ok(owner_and_mode(directory, &metadata)),
         Ok(_) => Err(unusable("directory", "it is not a directory", FailureKind::Config, "name a directory")),
         Err(error) => {
-            let remedy = format!("make it: mkdir -p -m 0700 {}", directory.display());
+            let remedy = format!(
+                "make {}, for this user or for a group: see dlock doctor --policy",
+                directory.display()
+            );
             let kind = describe(&error, "read the directory", directory).failure_kind();
             Err(unusable("directory", &io_text(&error), kind, &remedy))
         }

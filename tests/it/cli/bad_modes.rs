@@ -252,7 +252,7 @@ fn a_run_supersedes_others_only_where_it_waits_for_one_exclusive_lock() {
         (&["--wait", "1m", "-s", "x"], "--supersede: needs an exclusive lock: not with --shared"),
         (&["--wait", "1m", "--slots", "3", "x"], "--supersede: needs an exclusive lock: not with --slots 3"),
         (&["--wait", "1m", "--any", "x,y"], "--supersede: not with --any"),
-        (&["--wait", "1m", "x", "y"], "--supersede: takes one NAME, these are 2"),
+        (&["--wait", "1m", "x", "y"], "--supersede: takes one NAME, but 2 were given"),
         (&["--wait", "1m", "--once-per", "1h", "x"], "--supersede: does not go with --once-per"),
     ] {
         assert_eq!(run(words).outcome(), (Exit::Code(64), "", &*format!("dlock: {message}\n")), "{words:?}");

@@ -54,7 +54,7 @@ fn more_than_64_names_are_refused() {
     let names: Vec<String> = (0..65).map(|number| format!("name-{number:02}")).collect();
     let names = names.iter().map(String::as_str);
     let arguments: Vec<&str> = ["run"].into_iter().chain(names).chain(["--", "touch", "t"]).collect();
-    assert_usage([(&arguments[..], "at most 64 locks can be taken together, these are 65")]);
+    assert_usage([(&arguments[..], "at most 64 locks can be taken together, but 65 were given")]);
 }
 
 /// On one processor, so that the guard does not run while dlock prints much, and vice versa.

@@ -12,7 +12,7 @@ const PORT: &str = "the port after a host must be from 1 to 65535 (a password en
 const WRONG: &[(&str, &str)] = &[
     (
         "prod",
-        "no backend of this name: no configuration file names any; a URL has a colon, such as file:///srv/locks",
+        "no backend of this name: no configuration file defines any; a URL has a colon, such as file:///srv/locks",
     ),
     ("/var/lock", "'/var/lock' is not a backend URL: did you mean file:///var/lock"),
     ("fiel:///var/lock", "unknown scheme 'fiel': did you mean file:///var/lock"),
@@ -175,7 +175,7 @@ fn an_unknown_option_of_a_url_is_named_with_the_known_ones() {
 #[test]
 fn an_empty_backend_counts_as_unset() {
     let output = refused(&["run", "-b", "", "x", "--", "touch", "t"]);
-    let line = "dlock: --backend: a backend URL begins with a scheme and a colon\n";
+    let line = "dlock: --backend: it is empty: name a URL or an alias\n";
     assert_eq!(output.outcome(), (Exit::Code(78), "", line));
 }
 

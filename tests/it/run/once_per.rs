@@ -223,7 +223,7 @@ fn it_is_for_one_lock_held_by_one_run() {
     let (run, command) = (["run", "--once-per", "23h"], ["--", "touch", "t"]);
     let line = |more: &[&'static str]| [&run[..], more, &command].concat();
     assert_usage([
-        (&line(&["x", "y"])[..], "--once-per: takes one NAME, these are 2"),
+        (&line(&["x", "y"])[..], "--once-per: takes one NAME, but 2 were given"),
         (&line(&["-s", "x"]), "--once-per: needs an exclusive lock: not with --shared"),
         (&line(&["--slots", "3", "x"]), "--once-per: needs an exclusive lock: not with --slots 3"),
         (&["run", "--once-per", "31d", "x", "--", "touch", "t"], "--once-per: 31d is not between 1s and 30d"),
@@ -262,6 +262,6 @@ fn a_configuration_file_sets_it() {
     assert_eq!(run(&["--once-per", "0", "night"]).outcome(), (Exit::Code(0), "ran\n", ""));
     assert_eq!(run(&["--once-per", "0", "n1", "n2"]).outcome(), (Exit::Code(0), "ran\n", ""));
     assert_eq!(run(&["--once-per", "0", "--any", "n1,n2"]).outcome(), (Exit::Code(0), "ran\n", ""));
-    let line = "dlock: c.toml:3:12: once_per: takes one NAME, these are 2\n";
+    let line = "dlock: c.toml:3:12: once_per: takes one NAME, but 2 were given\n";
     assert_eq!(run(&["n1", "n2"]).outcome(), (Exit::Code(78), "", line));
 }

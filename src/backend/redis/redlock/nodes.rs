@@ -279,7 +279,11 @@ impl RedlockNodes {
     }
 
     fn summary(&self, failed: usize, first: usize, why: &dyn Display) -> String {
-        format!("{failed} of {} nodes are unavailable ({}: {why})", self.count(), self.name(first))
+        let who = match self.count() {
+            1 => "the only node is".to_owned(),
+            count => format!("{failed} of {count} nodes are"),
+        };
+        format!("{who} unavailable ({}: {why})", self.name(first))
     }
 
     /// Returns the error for a majority that is unavailable because these nodes failed.

@@ -126,7 +126,7 @@ fn a_denied_directory_is_refused_as_by_a_run() {
         assert_eq!((run.exit, run.stdout.as_str()), (Exit::Code(77), ""), "{run:?}");
     }
     let missing = place.bare().args(["doctor", "--json", "-b", "file:///nonexistent/locks"]).output();
-    assert_refused(&missing, "directory", 78, "mkdir");
+    assert_refused(&missing, "directory", 78, "see dlock doctor --policy");
 }
 
 /// A user who may rename there can replace the lock file.

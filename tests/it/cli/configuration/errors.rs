@@ -120,7 +120,7 @@ fn an_invalid_value_is_named_with_line_and_column() {
         ),
         ("backends = 5", "FILE:1:12: backends: expected a table, found a number".into()),
         ("[locks]\nx = 1979-05-27", "FILE:2:5: x: expected a table, found a date".into()),
-        ("[backends.p]\n", "FILE:1:11: p: this backend has no url".into()),
+        ("[backends.p]\n", "FILE:1:11: p: this backend has no url: add url = \"redis://HOST\"".into()),
         (
             "[backends.\"p:q\"]\n",
             "FILE:1:11: p:q: the name of a backend is made of letters, digits, '-', '_' and '.'".into(),

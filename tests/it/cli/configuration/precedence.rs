@@ -119,7 +119,7 @@ fn the_user_file_overrides_the_system_file_key_by_key() {
          [backends.mine]\nurl = \"file:///mine\" # {user}:4\n\n\
          [locks.\"nightly-*\"]\nttl = \"2m\" # {user}:6\nmin_hold = \"50s\" # {host}:7\n\n\
          [locks.\"other\"]\nnote = \"o\" # {user}:8\n\n\
-         [locks.\"*\"] # every lock, where no other table that matches has the key\nbackend = \"prod\" # {host}:1\n"
+         [locks.\"*\"] # every lock; a key of another table that matches overrides it\nbackend = \"prod\" # {host}:1\n"
     );
     assert!(shown.join("\n").starts_with(&expected), "{}\n--\n{expected}", shown.join("\n"));
 

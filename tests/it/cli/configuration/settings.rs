@@ -66,18 +66,19 @@ fn the_settings_of_a_file_do_what_their_flags_do() {
 #[test]
 fn a_lock_for_this_host_only_is_rejected_where_a_server_is_required() {
     let place = Place::new();
-    let on = |source: &str| format!("{source}: a lock on {} would be for this host only", place.url());
+    let end = "would be for this host only: name a server with --backend";
+    let on = |source: &str| format!("{source}: a lock on {} {end}", place.url());
     let flag = place.run().arg("--require-server").command(["touch", "t"]).output();
     assert_eq!(refused(&place, &flag, 78), on("--require-server"));
     let default = place.run().no_backend().args(["-q", "--require-server"]).command(["touch", "t"]).output();
-    assert!(refused(&place, &default, 78).ends_with(" would be for this host only"), "{default:?}");
+    assert!(refused(&place, &default, 78).ends_with(end), "{default:?}");
     let backend = format!("backend = \"{}\"\n", place.url());
     for text in
         [format!("require_server = true\n{backend}"), format!("{backend}[locks.x]\nrequire_server = true\n")]
     {
         let line = 1 + text.lines().position(|line| line.starts_with("require")).unwrap();
         let output = run(&place, &text).command(["touch", "t"]).output();
-        assert_eq!(refused(&place, &output, 78), on(&format!("FILE:{line}")));
+        assert_eq!(refused(&place, &output, 78), on(&format!("FILE:{line}: require_server")));
     }
 }
 

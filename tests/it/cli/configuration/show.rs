@@ -46,7 +46,7 @@ ttl                = "1m"   # c.toml:10, overridden by DLOCK_TTL
 min_hold           = "50s"  # c.toml:11
 conflict_exit_code = 0      # c.toml:12
 
-[locks."*"]                     # every lock, where no other table that matches has the key
+[locks."*"]                     # every lock; a key of another table that matches overrides it
 backend              = "prod"   # c.toml:1
 wait                 = "0s"     # default
 retry                = "0s"     # default
@@ -107,8 +107,8 @@ require_verified_tls = false       # default
 fn without_a_file_the_defaults_are_shown() {
     let place = Place::new();
     let found = printed(place.bare().args(["config", "show"]));
-    let head = "# no configuration file was read\n\n[locks.\"*\"]                     # every lock, where no \
-    other table that matches has the key\nbackend              = \"file:\"  # default\nwait                 = \"0s\"     # default\n";
+    let head = "# no configuration file was read\n\n[locks.\"*\"]                     # every lock; a key \
+    of another table that matches overrides it\nbackend              = \"file:\"  # default\nwait                 = \"0s\"     # default\n";
     assert!(found.starts_with(head), "{found}");
     let found = printed(place.bare().args(["config", "show", "x"]));
     assert!(found.contains("[locks.\"x\"]                     # no table matches\n"), "{found}");

@@ -55,7 +55,7 @@ fn an_unknown_alias_is_reported_with_its_position_and_the_known_ones() {
         assert_eq!(refused(&place, &output, 78), format!("{place_named}: {known}"));
     }
     let output = run(&place, "").backend("prod").command(["touch", "t"]).output();
-    let line = "--backend: no backend of this name: no configuration file names any; a URL has a colon, such as \
+    let line = "--backend: no backend of this name: no configuration file defines any; a URL has a colon, such as \
                 file:///srv/locks";
     assert_eq!(refused(&place, &output, 78), line);
 }

@@ -71,7 +71,7 @@ fn the_steps_hold_the_lock_from_the_first_to_the_last() {
     for block in blocks {
         // Each script records whether the lock is held while it runs.
         let text = block.text().replace("./deploy.sh", "./held.sh").replace("./migrate.sh", "./held.sh");
-        sandbox.place.script("held.sh", "#!/bin/sh\nredis-cli -u \"$PLAIN\" exists dlock:release >>held\n");
+        sandbox.place.script("held.sh", "#!/bin/sh\nredis-cli -u \"$PLAIN\" exists dlock:deploy >>held\n");
         let output = sandbox.run(&format!("set -e\n{text}"));
         let seen = (output.status.code(), without_notice(&output.stderr));
         assert_eq!(seen, (Some(0), String::new()), "{}", block.place);
@@ -79,7 +79,7 @@ fn the_steps_hold_the_lock_from_the_first_to_the_last() {
         assert_eq!(String::from_utf8_lossy(&output.stdout), "", "{}", block.place);
         assert_eq!(sandbox.place.read("held"), "1\n1\n", "{}", block.place);
         let _ = std::fs::remove_file(sandbox.place.path("held"));
-        let left = sandbox.plain.command(&["EXISTS", "dlock:release"]);
+        let left = sandbox.plain.command(&["EXISTS", "dlock:deploy"]);
         assert_eq!(left, Value::Int(0), "{}", block.place);
     }
 }

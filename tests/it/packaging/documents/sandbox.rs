@@ -97,6 +97,7 @@ impl Sandbox {
             // The reader's servers and files.
             ("dlock@redis.example.com", format!("dlock@{}", host(&self.with_users))),
             ("rediss://redis.example.com", format!("rediss://{}", host(&self.tls))),
+            ("redis://redis.example.com:6379", format!("redis://{}", host(&self.plain))),
             ("redis://redis.example.com", format!("redis://{}", host(&self.plain))),
             ("redis://redis ", format!("redis://{} ", host(&self.plain))),
             ("/etc/ssl/redis-ca.pem", self.tls.certificates().ca.display().to_string()),

@@ -238,7 +238,7 @@ fn tls_and_plain_do_not_mix() {
         ("valkey", "", ""),
         ("redis-sentinel", "sentinel ", "127.0.0.1:PORT: "),
         ("redis-cluster", "", ""),
-        ("redlock", "1 of 1 nodes are unavailable (", "127.0.0.1:PORT: "),
+        ("redlock", "the only node is unavailable (", "127.0.0.1:PORT: "),
     ] {
         let secure = match store.split_once('-') {
             Some((family, kind)) => format!("{family}s-{kind}"),
