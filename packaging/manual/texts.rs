@@ -78,7 +78,7 @@ const VARIABLES: &[Sentence] = &[
     ("DLOCK_BACKEND", "Where the lock lives, when `-b` is not given. It must not be empty (78).", None),
     (
         "DLOCK_CONFIG",
-        "The configuration file that is read instead of the two below, when `--config` is not given.",
+        "The configuration file, when `--config` is not given: it is read instead of those of the system and of the user.",
         Some("config"),
     ),
     ("DLOCK_TTL", "The lease, when `--ttl` is not given.", None),
