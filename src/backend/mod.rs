@@ -126,8 +126,7 @@ pub trait Backend {
         late
     }
 
-    /// Returns whether another server may take over from one that has failed, or it asks for a pause now and then, so that an early
-    /// retry may help.
+    /// Returns whether another server may take over from one that has failed, so that an early retry may help.
     fn fails_over(&self) -> bool {
         false
     }

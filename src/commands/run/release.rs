@@ -39,9 +39,9 @@ struct Releasing<'a> {
 /// The minimum time for an attempt to release the lock.
 const SHORTEST_TRY: Duration = Duration::from_millis(500);
 /// If another server may take over, a server that does not reply is waited for no longer than this before a
-/// retry ...
+/// retry.
 const LONGEST_TRY: Duration = Duration::from_secs(1);
-/// ... after this pause.
+/// The pause before a retry, also of a store that is unavailable for moments.
 const BETWEEN_TRIES: Duration = Duration::from_millis(100);
 
 impl Run<'_> {
@@ -181,8 +181,9 @@ impl Run<'_> {
                     })
                     .await;
                 }
-                Err(StoreError::Unavailable { maybe_applied, .. })
-                    if backend.fails_over() && Moment::now() + BETWEEN_TRIES < until =>
+                Err(error @ StoreError::Unavailable { maybe_applied, .. })
+                    if (backend.fails_over() || error.is_transient())
+                        && Moment::now() + BETWEEN_TRIES < until =>
                 {
                     uncertain |= maybe_applied;
                     tokio::time::sleep(BETWEEN_TRIES).await;

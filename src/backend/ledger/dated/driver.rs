@@ -350,11 +350,6 @@ impl<C: Dated> Store for DatedStore<C> {
         self.client.explained(late)
     }
 
-    /// Such a service has many servers, and asks its clients to pause now and then.
-    fn fails_over(&self) -> bool {
-        true
-    }
-
     fn end_foreign<'a>(&'a mut self, name: &'a LockName, shown: &'a Holder) -> TryReply<'a, Removal> {
         Box::pin(async move {
             match &mut self.gate {
