@@ -147,8 +147,8 @@ impl<V: Clone> Documents<V> {
             let (version, time, sent) = (seen.version.clone(), seen.now, seen.sent);
             if let Some((shown, at)) = late {
                 // If this host has stood still, it has read the time since; otherwise the clocks of the store's servers differ.
-                let (now, since) = (Moment::now(), Moment::now() - sent);
-                observation.note_behind(behind(time.clock, since, shown + (now - at)));
+                let now = Moment::now();
+                observation.note_behind(behind(time.clock, now - sent, shown + (now - at)));
             }
             let known = |ledger, version| {
                 Some((name.clone(), Seen { ledger, version, now: time, sent, occupants: None }))
