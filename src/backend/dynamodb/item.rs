@@ -29,8 +29,8 @@ struct Taken {
 
 /// How an item is to be changed.
 pub(super) enum Change<'a> {
-    /// It gets this ledger if it has this version; `None` stands for no item.
-    Swap(Option<&'a str>, &'a Ledger),
+    /// It gets this ledger if it has this version; `None` stands for no item. It may be idle.
+    Swap { version: Option<&'a str>, ledger: &'a Ledger, is_idle: bool },
     /// This holder has it if it is idle, or if there is no item.
     Take(&'a HolderEntry, Now),
 }
@@ -76,7 +76,7 @@ impl Change<'_> {
         }
         names["#ledger"] = "ledger".into();
         let (condition, removed) = match self {
-            Change::Swap(version, ledger) => {
+            Change::Swap { version, ledger, is_idle } => {
                 set.push("#ledger = :ledger");
                 values[":ledger"] = text(&String::from_utf8_lossy(&ledger.to_json()));
                 let condition = match version {
@@ -89,7 +89,7 @@ impl Change<'_> {
                         "attribute_not_exists(#key)"
                     }
                 };
-                if ledger.is_idle() && !ledger.incomplete {
+                if *is_idle {
                     set.push("#idle = :idle");
                     values[":idle"] = idle;
                     (condition, "#taken")

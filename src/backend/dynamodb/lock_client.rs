@@ -181,11 +181,24 @@ impl LeasedGate<Table> for LockClient {
         rest: Duration,
     ) -> Result<bool, StoreError> {
         let time = clock_time(table).await?;
-        self.change(table, name, identity, |item| match rest.is_zero() {
+        let ended = |item: &Item| match rest.is_zero() {
             true => item.released(),
             false => item.extended(rest, time + rest),
-        })
-        .await
+        };
+        if self.change(table, name, identity, ended).await? {
+            return Ok(true);
+        }
+        // A request that takes the lock may be on its way: another version refuses it.
+        let before = match self.seen.get(name).map(|seen| &seen.found) {
+            Some(Found::Lock(item)) if item.is_released => Some(item.clone()),
+            Some(Found::Nothing) => None,
+            _ => return Ok(false),
+        };
+        let found = self.write(table, name, before.as_ref(), &Item::withdrawn()).await?;
+        match found.held_by(identity) {
+            Some(_) => self.change(table, name, identity, ended).await,
+            None => Ok(false),
+        }
     }
 
     async fn take(
@@ -199,7 +212,10 @@ impl LeasedGate<Table> for LockClient {
         let ends = clock_time(table).await? + lease + CLOCK_LAG;
         let (owner, version) = (holder_name(claim), String::new());
         let after = Item { owner, lease, version, is_released: false, ends: None }.extended(lease, ends);
-        let mut before = None;
+        let mut before = match self.seen.get(name).map(|seen| &seen.found) {
+            Some(Found::Lock(item)) if self.is_free(name) => Some(item.clone()),
+            _ => None,
+        };
         for _ in 0..TRIES {
             let found = self.write(table, name, before.as_ref(), &after).await?;
             let is_own = || own.iter().any(|own| found.held_by(*own).is_some());

@@ -53,7 +53,10 @@ impl Dated for Table {
     }
 
     async fn write(&mut self, key: &str, change: &Change<'_, String>) -> Result<Written<String>, StoreError> {
-        let swap = item::Change::Swap(change.version.map(String::as_str), change.ledger);
+        let Change { ledger, before, .. } = *change;
+        // An item that is written as it was refuses a request that is on its way to take it.
+        let is_idle = ledger.is_idle() && !ledger.incomplete && ledger != before;
+        let swap = item::Change::Swap { version: change.version.map(String::as_str), ledger, is_idle };
         self.change(key, &swap, change.attempt).await
     }
 

@@ -19,12 +19,14 @@ use crate::lock::{
 pub struct Contender<S: Store> {
     store: S,
     shape: S::Shape,
+    /// The claim that is being released: without a reply, the release may still be on its way.
+    releasing: Option<Token>,
 }
 
 impl<S: Store> Contender<S> {
     /// Creates a client; does not contact the store.
     pub fn new(store: S) -> Contender<S> {
-        Contender { store, shape: S::Shape::default() }
+        Contender { store, shape: S::Shape::default(), releasing: None }
     }
 }
 
@@ -40,8 +42,13 @@ impl<S: Store> Backend for Contender<S> {
     fn try_acquire<'a>(&'a mut self, claim: &'a Claim, intent: Intent) -> TryReply<'a, Attempt> {
         Box::pin(async move {
             let ours = claim.clone();
+            let is_releasing = self.releasing.as_ref() == Some(&claim.token);
             let decide = move |ledger: &mut _, observed: &dyn super::Observed| {
-                decide::claim(ledger, observed, &ours, intent)
+                let decision = decide::claim(ledger, observed, &ours, intent);
+                if is_releasing {
+                    ledger.renew_version(&ours);
+                }
+                decision
             };
             let done = self.change(&claim.name, Purpose::Claim(claim.clone()), decide).await?;
             let shares = self.store.shares_ledgers();
@@ -82,7 +89,9 @@ impl<S: Store> Backend for Contender<S> {
             decide::release(ledger, observed, &ours, rest, ending)
         };
         Box::pin(async move {
+            self.releasing = Some(claim.token.clone());
             let done = self.change(&claim.name, Purpose::Release(claim.clone()), decide).await?;
+            self.releasing = None;
             Ok(match (done.value, done.unwritten) {
                 (Release::Released | Release::Kept, Some(why)) if success.is_some() => {
                     Release::SuccessNotStored(why)

@@ -157,6 +157,11 @@ pub fn release(
     let (is_revoked, was_ended) = before.unwrap_or_default();
     let mut decision = release_hold(ledger, observed, claim, rest, ending.success);
     let Decision::Done { value, .. } = &mut decision else { return decision };
+    if matches!(value, Release::NotHeld) && observed.was_refused() && is_recorded(ledger, ending) {
+        // Something on the way has sent the request twice.
+        *value = Release::Released;
+        return decision;
+    }
     // A process that stays for the rest of the minimum hold time is recorded when its command has ended.
     let is_over = match value {
         Release::NotYet(_) => holder_of(ledger, claim).is_some_and(|mine| mine.ended_at.is_some()),
@@ -173,6 +178,11 @@ pub fn release(
         *value = Release::SuccessNotStored(SESSION_ENDED.to_owned());
     }
     decision
+}
+
+/// Returns whether the very record of this ending is in the history.
+fn is_recorded(ledger: &Ledger, ending: Ending<'_>) -> bool {
+    ending.record.is_some_and(|record| ledger.history.iter().any(|(_, noted)| noted == record))
 }
 
 /// Adds a record to the history.

@@ -172,6 +172,12 @@ pub trait Observed {
         None
     }
 
+    /// Whether an earlier decision of this change was not stored, for all that the reply tells: it may have been, if something on
+    /// the way has sent the request twice.
+    fn was_refused(&self) -> bool {
+        false
+    }
+
     /// Returns why other clients cannot see the ledger, if so: the lock is that of its gate alone.
     fn lacks_ledger(&self) -> Option<String> {
         None

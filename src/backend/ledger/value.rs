@@ -8,7 +8,7 @@ use serde::de::{self, Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 use crate::backend::admin::Listed;
-use crate::lock::{Freeze, Identity, LockName, Mode, NotedRecord, Revocation};
+use crate::lock::{Claim, Freeze, Identity, LockName, Mode, NotedRecord, Revocation};
 
 /// What a store keeps of one lock. Its form as JSON is a stored format: fields are only added.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -280,6 +280,18 @@ impl Ledger {
     /// Returns how many holds are kept for the rest of their minimum time.
     pub fn kept(&self) -> usize {
         self.holders.iter().filter(|holder| holder.ended_at.is_some()).count()
+    }
+
+    /// Returns the hold of a claim, even if its lease has ended.
+    pub fn hold_of(&self, claim: &Claim) -> Option<&HolderEntry> {
+        self.holders.iter().find(|holder| holder.token == claim.token.reveal())
+    }
+
+    /// Has the hold of a claim stored, although nothing else has changed in it: whoever knows the version before changes nothing
+    /// any more.
+    pub(super) fn renew_version(&mut self, claim: &Claim) {
+        let mine = self.holders.iter_mut().find(|holder| holder.token == claim.token.reveal());
+        mine.into_iter().for_each(|mine| mine.acquired_at += 1);
     }
 
     /// Returns the position of the waiter with this token.

@@ -66,7 +66,7 @@ impl Backend for RedisStore {
     ) -> TryReply<'a, Release> {
         Box::pin(async move {
             let keys = self.keys(&claim.name);
-            let request = release(&keys, claim, rest, ending);
+            let request = release(&keys, claim, self.attempt, rest, ending);
             let reply = self.request(&request, RequestOptions::default()).await?;
             let release = result::release(reply);
             match !self.route.confirm_server(&self.location).await && self.route.is_replaced() {

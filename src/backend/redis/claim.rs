@@ -14,6 +14,7 @@ use super::result;
 use super::script::{Acquire, AsNode, Operation, ScriptRequest, ScriptSuccess, json, millis};
 use super::store::RedisStore;
 use crate::backend::{Again, Attempt, Backend, Busy, Ending, Intent, StoreError};
+use crate::clock::wall_micros;
 use crate::lock::{Claim, Identity, Mode, Record, Token};
 use crate::random::jitter;
 use crate::secret;
@@ -34,6 +35,7 @@ impl RedisStore {
     pub(super) async fn acquire(&mut self, claim: &Claim, intent: Intent) -> Result<Attempt, StoreError> {
         let mut tracking = intent == Intent::TakeNow || self.is_tracking();
         loop {
+            self.count_attempt();
             let reply = self.request_lock(claim, intent, tracking, AsNode::default()).await?;
             let attempt = result::attempt(reply.outcome, claim.once_per, &self.location)?;
             if let Attempt::Granted(_) = attempt {
@@ -63,7 +65,12 @@ impl RedisStore {
         }
     }
 
-    /// Sends one request for the lock and returns its reply unchanged. Sends it again, as a client that cannot be
+    /// Begins another attempt. What an earlier one has left on its way, such as its release, does not concern this one.
+    pub(super) fn count_attempt(&mut self) {
+        self.attempt = Some(self.attempt.map_or_else(wall_micros, |last| last + 1));
+    }
+
+    /// Sends one request for the lock, by this attempt, and returns its reply unchanged. Sends it again, as a client that cannot be
     /// notified, if the subscription turns out to be denied.
     pub(super) async fn request_lock(
         &mut self,
@@ -85,6 +92,7 @@ impl RedisStore {
         let acquire = Acquire {
             lease: millis(claim.ttl.max(claim.min_hold)),
             ttl: millis(claim.ttl),
+            attempt: self.attempt.unwrap_or_default(),
             identity,
             counter_life: millis(self.counter_ttl()),
             mode,
@@ -189,7 +197,7 @@ impl RedisStore {
     async fn take_back(&self, mut connection: Connection, claim: &Claim) -> Result<(), StoreError> {
         let keys = self.keys(&claim.name);
         connection.asking = Asking::No;
-        let release = release(&keys, claim, Duration::ZERO, Ending::default());
+        let release = release(&keys, claim, self.attempt, Duration::ZERO, Ending::default());
         connection.run_script(&release, RequestOptions::default()).await.map(drop)
     }
 }
@@ -203,10 +211,12 @@ fn slow_poll(position: u32) -> Option<Duration> {
     (position > 2).then(|| most / 3 + jitter(most * 2 / 3))
 }
 
-/// Returns the request that releases a lock and stores its ending; the lock is kept without its owner for the `rest`.
+/// Returns the request that releases a lock, unless a later attempt than this has been granted it, and stores its ending; the
+/// lock is kept without its owner for the `rest`.
 pub(super) fn release<'a>(
     keys: &'a Keys,
     claim: &'a Claim,
+    attempt: Option<u64>,
     rest: Duration,
     ending: Ending<'_>,
 ) -> ScriptRequest<'a> {
@@ -216,7 +226,7 @@ pub(super) fn release<'a>(
     });
     let (record, history) = (ending.record.map(text_of), keys.history_of(ending.record));
     let (rest, is_repeated) = (millis(rest), ending.is_repeated);
-    let release = Operation::Release { rest, record, history, is_repeated, success };
+    let release = Operation::Release { rest, record, history, attempt, is_repeated, success };
     ScriptRequest::new(release, keys, claim.token.reveal())
 }
 

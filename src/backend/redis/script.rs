@@ -72,9 +72,9 @@ macro_rules! script {
     }};
 }
 
-static CLAIM: Script = script!(source::CLAIM, "8b363e60fe0a0745100d9220c815bff679bd7b93");
-static HOLD: Script = script!(source::HOLD, "aed44151dfee64d868dc9f03368a908fb371c6bd");
-static ADMINISTER: Script = script!(source::ADMINISTER, "abbf6c0251a8167d071e0c92841923e77c864626");
+static CLAIM: Script = script!(source::CLAIM, "dc2374671454474c7c16a774dd6c4953bc72d482");
+static HOLD: Script = script!(source::HOLD, "cbc2866dc54eddfce375ab8bcf1f34e61f7ab581");
+static ADMINISTER: Script = script!(source::ADMINISTER, "93e7c0c6f1d0b426e75621aafcbf68e479173355");
 pub(super) static LOOK: Script = script!(source::LOOK, "53e15c4c523ef8addb0514c4dac7e3bf630ef24b");
 
 /// The first `N` bytes of a source without comments and indentation, and its whole length without them.
@@ -131,6 +131,9 @@ pub(super) enum Operation<'a> {
         record: Option<String>,
         /// The list that the record is stored in.
         history: String,
+        /// The attempt whose claim is released, if this client has made it: a later one keeps the hold.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        attempt: Option<u64>,
         /// The record is stored only if the hold is still there.
         #[serde(skip_serializing_if = "std::ops::Not::not")]
         is_repeated: bool,
@@ -212,6 +215,8 @@ pub(super) struct Acquire<'a> {
     pub(super) lease: u64,
     /// The lease, on which the holder relies.
     pub(super) ttl: u64,
+    /// Each attempt to claim the lock has a larger number.
+    pub(super) attempt: u64,
     /// The identity of the client, as JSON.
     pub(super) identity: String,
     /// How long the fencing counter outlives the grant; 0 means forever.
@@ -332,6 +337,7 @@ mod tests {
                 rest: 0,
                 record: None,
                 history: text.clone(),
+                attempt: None,
                 is_repeated: false,
                 success: None,
             },

@@ -40,6 +40,8 @@ pub struct RedisStore {
     pub(super) eviction: Option<String>,
     /// How long a fencing counter outlives the last grant, if not the default.
     pub(super) counter_ttl: Option<Duration>,
+    /// The last attempt to claim a lock.
+    pub(super) attempt: Option<u64>,
     /// The keys of the lock of the last request.
     keys: RefCell<Option<(LockName, Keys)>>,
 }
@@ -63,6 +65,7 @@ impl RedisStore {
             held_on: None,
             eviction: None,
             counter_ttl: None,
+            attempt: None,
             keys: RefCell::new(None),
         }
     }

@@ -13,6 +13,7 @@ mod gate_alone;
 mod host_clock;
 mod hung_servers;
 mod kubernetes;
+mod late_requests;
 mod losses;
 mod lost_replies;
 pub mod memcached;

@@ -46,6 +46,10 @@ struct State {
     lose_after: Option<usize>,
     /// After this number of further replies, everything is held back until the connection is healed.
     hold_after: Option<usize>,
+    /// After this number of further pieces from clients, the connection of the next one is stuck.
+    stick_after: Option<usize>,
+    /// What the client sends on this connection is held back until it is healed.
+    stuck: Option<usize>,
 }
 
 impl State {
@@ -82,6 +86,19 @@ impl State {
             Some(others) => *others -= 1,
             None => {}
         }
+    }
+
+    /// Sticks this connection, on which a client has sent a piece, if it is time for that.
+    fn stick(&mut self, connection: usize) {
+        match &mut self.stick_after {
+            Some(0) => (self.stick_after, self.stuck) = (None, Some(connection)),
+            Some(others) => *others -= 1,
+            None => {}
+        }
+    }
+
+    fn is_held(&mut self, way: Way, connection: usize) -> bool {
+        self.road(way).held || way == Way::Up && self.stuck == Some(connection)
     }
 }
 
@@ -166,6 +183,16 @@ impl Proxy {
         self.shared.change(|state| state.hold_after = Some(others));
     }
 
+    /// Holds one piece from a client after this number of others, and what follows on its connection, until `heal`.
+    pub fn hold_request_after(&self, others: usize) {
+        self.shared.change(|state| state.stick_after = Some(others));
+    }
+
+    /// Whether a piece from a client is held on its connection.
+    pub fn is_stuck(&self) -> bool {
+        self.shared.lock().stuck.is_some()
+    }
+
     /// Whether replies are held back.
     pub fn is_holding(&self) -> bool {
         self.shared.lock().down.held
@@ -198,7 +225,7 @@ impl Proxy {
     pub fn heal(&self) {
         self.shared.change(|state| {
             (state.up, state.down) = (Road::default(), Road::default());
-            state.hold_after = None;
+            (state.hold_after, state.stick_after, state.stuck) = (None, None, None);
             state.refusing = false;
         });
     }
@@ -293,6 +320,7 @@ fn read(
                 state.hold_reply();
             }
             Way::Up => {
+                state.stick(connection);
                 let answers = state.pieces_down;
                 log.add(&mut state.flights, answers, bytes);
             }
@@ -324,7 +352,7 @@ fn deliver(
     for (due, bytes) in due {
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
         let mut state = shared.lock();
-        while state.road(way).held && !state.closed {
+        while state.is_held(way, connection) && !state.closed {
             state = shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         if way == Way::Down {
@@ -344,7 +372,7 @@ fn deliver(
     }
     // The other side has closed its direction: so does the proxy.
     let mut state = shared.lock();
-    while state.road(way).held && !state.closed {
+    while state.is_held(way, connection) && !state.closed {
         state = shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
     }
     drop(state);

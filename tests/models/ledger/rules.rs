@@ -8,7 +8,7 @@ use dlock::backend::ledger::{
     administer, decide,
 };
 use dlock::backend::{Attempt, CLAIM_WITHIN, Ending, Intent, Loss, Refusal, Release, Renewal};
-use dlock::lock::{Claim, FencingToken, Holder, Identity, LockName, Mode, Revocation, Token};
+use dlock::lock::{Claim, FencingToken, Holder, Identity, LockName, Mode, Record, Revocation, Token};
 
 const X: Mode = Mode::Exclusive;
 const S: Mode = Mode::Shared;
@@ -28,6 +28,7 @@ struct Observation {
     /// What ends the passage of a gate beside a ledger of leases, and how the hold was lost.
     gate_lifetime: Option<GateLifetime>,
     loss: Option<Loss>,
+    was_refused: bool,
 }
 
 const DESCRIPTORS: Observation = Observation {
@@ -39,6 +40,7 @@ const DESCRIPTORS: Observation = Observation {
     proven: None,
     gate_lifetime: None,
     loss: None,
+    was_refused: false,
 };
 
 const LEASES: Observation = Observation { lifetime: Lifetime::OfLease, ..DESCRIPTORS };
@@ -70,6 +72,9 @@ impl Observed for Observation {
     }
     fn loss(&self) -> Option<Loss> {
         self.loss
+    }
+    fn was_refused(&self) -> bool {
+        self.was_refused
     }
 }
 
@@ -358,6 +363,27 @@ fn a_release_ends_only_what_the_claim_has_and_calls_the_next_waiters() {
     assert_eq!(watch, [Watch::Holder(8)]);
     assert_eq!(released(&mut nested, &LEASES, 7, Duration::ZERO).0, Release::Released);
     assert_eq!(claimed(&mut nested, &LEASES, &claim_of(6, X)), "busy", "the inner one has it");
+}
+
+/// A proxy may repeat a request whose reply it has lost.
+#[test]
+fn a_release_that_was_carried_out_and_arrives_again_is_recorded_once() {
+    let mut queue = ledger(&[holder(7, X, None)], &[waiter(1, X)]);
+    let record =
+        Record { outcome: "succeeded".to_owned(), fencing_token: FencingToken::new(7), ..Record::default() };
+    let release = |queue: &mut Ledger, was_refused| {
+        let ending = Ending::with_record(Some(&record));
+        let observation = Observation { was_refused, ..LEASES };
+        match decide::release(queue, &observation, &claim_of(7, X), Duration::ZERO, ending) {
+            Decision::Done { value, .. } => (value, queue.history.len()),
+            decision => panic!("{decision:?}"),
+        }
+    };
+    assert_eq!(release(&mut queue, false), (Release::Released, 1));
+    assert_eq!(release(&mut queue, true), (Release::Released, 1));
+    assert_eq!(release(&mut queue.clone(), false), (Release::NotHeld, 2), "another request");
+    queue.history.clear();
+    assert_eq!(release(&mut queue, true), (Release::NotHeld, 1), "others have ended the hold");
 }
 
 /// The gate is lost, and the tree is dead: the entry beside it keeps nobody out any more.

@@ -82,6 +82,7 @@ impl Scripted<'_> {
         let mut fields = json!({
             "lease": ms(claim.ttl.max(claim.min_hold)),
             "ttl": ms(claim.ttl),
+            "attempt": 1,
             "identity": serde_json::to_string(&claim.identity).unwrap(),
             "counter_life": ms(COUNTER_LIFE),
             "mode": mode,

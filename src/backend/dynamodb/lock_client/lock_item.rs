@@ -102,6 +102,12 @@ impl Item {
         Item { is_released: true, version: new_version(), ..self.clone() }
     }
 
+    /// Returns an item that nobody has held, and that only those can take who know its version.
+    pub fn withdrawn() -> Item {
+        let (owner, version) = ("dlock".to_owned(), uuid());
+        Item { owner, lease: Duration::ZERO, version, is_released: true, ends: None }
+    }
+
     /// Returns the holder, whose version was seen for this long.
     pub fn holder(&self, seen: Duration) -> Holder {
         Holder {
@@ -164,8 +170,12 @@ fn whole_millis(span: Duration) -> Duration {
 
 /// Returns a new version, of the length of a UUID.
 fn new_version() -> String {
+    format!("{MARK}{}", &uuid()[MARK.len()..])
+}
+
+fn uuid() -> String {
     let id = random::id();
-    [&format!("{MARK}{}", &id[MARK.len()..8]), &id[8..12], &id[12..16], &id[16..20], &id[20..]].join("-")
+    [&id[..8], &id[8..12], &id[12..16], &id[16..20], &id[20..]].join("-")
 }
 
 /// Returns what distinguishes the holds of this owner: each instance of that client has a name of its own, unless it is given

@@ -167,7 +167,8 @@ impl<V: Clone> Documents<V> {
                 _ => true,
             };
             observation.let_in(store, name, &before, &ledger).await?;
-            let stored = if ledger != before || !is_subscribed {
+            let is_withdrawn = ledger == before && observation.withdraw(store, purpose, &before).await?;
+            let stored = if ledger != before || !is_subscribed || is_withdrawn {
                 let mut called = called(&before, &ledger);
                 let next = next(&ledger, &called);
                 called.extend(first_behind_kept(&before, &ledger));
@@ -176,7 +177,11 @@ impl<V: Clone> Documents<V> {
                 }
                 let now = time_since(time, sent);
                 let revision = Revision { before: &before, ledger: &ledger, now, effect, called, next };
-                store.swap(name, purpose, version, revision).await?
+                let stored = store.swap(name, purpose, version, revision).await?;
+                if stored.is_none() {
+                    observation.note_refused();
+                }
+                stored
             } else {
                 Some(version).filter(|_| is_current)
             };

@@ -61,6 +61,8 @@ pub(super) struct Observation {
     is_read_only: bool,
     /// See [`DocumentStore::polled`].
     polled: Option<Duration>,
+    /// See [`Observed::was_refused`].
+    was_refused: bool,
 }
 
 impl Observation {
@@ -83,12 +85,18 @@ impl Observation {
             lacks_ledger: None,
             is_read_only: false,
             polled: store.polled(),
+            was_refused: false,
         }
     }
 
     /// Notes that another server of the store has shown a later time, by as much: what is granted ends later.
     pub(super) fn note_behind(&mut self, behind: Option<Duration>) {
         self.behind = behind.unwrap_or_default().min(MOST_BEHIND);
+    }
+
+    /// Notes that the ledger was not stored as it was decided, for all that the reply tells.
+    pub(super) fn note_refused(&mut self) {
+        self.was_refused = true;
     }
 
     /// Observes the gate of a ledger that was read, and returns the ledger.
@@ -179,7 +187,7 @@ impl Observation {
         ledger: &Ledger,
     ) -> Result<(), StoreError> {
         let Some(claim) = purpose.claim() else { return Ok(()) };
-        let mine = ledger.holders.iter().find(|holder| holder.token == claim.token.reveal());
+        let mine = ledger.hold_of(claim);
         let is_inside = |other: &HolderEntry, mine: &HolderEntry| {
             other.ticket != mine.ticket && other.gate == mine.gate && other.has_owner(self)
         };
@@ -231,7 +239,7 @@ impl Observation {
         };
         let Some(gate) = store.passed(purpose) else { return Ok(true) };
         let has_lease = self.lifetime == Some(GateLifetime::Lease);
-        let mine = ledger.holders.iter().find(|holder| holder.token == claim.token.reveal());
+        let mine = ledger.hold_of(claim);
         let is_held = |mine: &HolderEntry| mine.ended_at.is_none() && mine.counts(&self.now);
         if mine.is_some_and(|mine| is_held(mine) || !has_lease) {
             return Ok(true);
@@ -246,6 +254,30 @@ impl Observation {
         if !was_kept && (effect == Effect::Free || !rest.is_zero()) {
             self.loss = Some(Loss::Gone);
             return Ok(false);
+        }
+        Ok(true)
+    }
+
+    /// Withdraws a claim that is released and not in the ledger: the request that makes it may still be on its way. Returns whether
+    /// the ledger has to be stored as it is, so that its version refuses that request; the gate is left likewise, unless others
+    /// need it. What belongs to a session has ended with it.
+    ///
+    /// # Errors
+    /// The store could not be queried.
+    pub(super) async fn withdraw<S: DocumentStore>(
+        &self,
+        store: &mut S,
+        purpose: &Purpose,
+        ledger: &Ledger,
+    ) -> Result<bool, StoreError> {
+        let Purpose::Release(claim) = purpose else { return Ok(false) };
+        if self.lifetime == Some(GateLifetime::Session) || ledger.hold_of(claim).is_some() {
+            return Ok(false);
+        }
+        let gate = Some(identity(&claim.token));
+        let is_needed = self.has_left || ledger.holders.iter().any(|holder| holder.gate == gate);
+        if self.lifetime.is_some() && !is_needed {
+            store.leave_gate(purpose, claim, Duration::ZERO).await?;
         }
         Ok(true)
     }
@@ -375,5 +407,9 @@ impl Observed for Observation {
 
     fn loss(&self) -> Option<Loss> {
         self.loss
+    }
+
+    fn was_refused(&self) -> bool {
+        self.was_refused
     }
 }

@@ -123,7 +123,7 @@ pub trait LeasedGate<C> {
 /// Returns the lease that a claim needs of a gate. A run nested in a hold has no longer one than that, and the minimum hold time of
 /// a claim may not be in the ledger yet.
 fn lease_of(ledger: &Ledger, purpose: &Purpose, claim: &Claim) -> Duration {
-    let mine = ledger.holders.iter().find(|holder| holder.token == claim.token.reveal());
+    let mine = ledger.hold_of(claim);
     match mine {
         Some(mine) if mine.ticket != mine.family => mine.lease.unwrap_or(claim.ttl),
         None if matches!(purpose, Purpose::Claim(_)) => claim.ttl.max(claim.min_hold),

@@ -70,8 +70,8 @@ end
 -- Adds the claim as a member, and takes the lock if it is the first one.
 local function hold(fencing, slot, undated)
   local lease = request.lease
-  local text = string.format('{"fencing":%s,"at":%.0f,"lease":%.0f,"identity":', fencing, now, lease)
-    .. request.identity .. '}'
+  local text = string.format('{"fencing":%s,"at":%.0f,"lease":%.0f,"attempt":%.0f,"identity":', fencing, now, lease,
+    request.attempt) .. request.identity .. '}'
   if mode then
     call('HSET', holder, 'm:' .. token, slot)
     call('SET', members .. token, text, 'PX', lease)
@@ -125,12 +125,23 @@ local function grant(restored)
   return hold(fencing, request.mode == 'c' and free_slot() or '', undated)
 end
 
+-- Notes that the hold is that of this attempt, if it is the latest one: the release of an earlier one does not end it.
+local function note_attempt()
+  local text = call('GET', members .. token) or ''
+  if (attempt_of(text) or 0) < request.attempt then
+    local latest = string.format('"attempt":%.0f', request.attempt)
+    -- A server out of memory has granted it nevertheless.
+    try('SET', members .. token, string.gsub(text, '"attempt":%d+', latest, 1), 'PX', request.lease)
+  end
+end
+
 -- Grants the lock again to a token that is a member already: it belongs to an earlier attempt of the same client whose
 -- reply was lost.
 local function grant_again()
   local fencing = holds(token) and fencing_of(token)
   if fencing then
     call('PEXPIRE', members .. token, request.lease)
+    note_attempt()
     record_lease_end(token, request.lease)
     extend_lock(request.lease)
     leave_queue(token)
@@ -147,7 +158,7 @@ local function enter()
     end
   end
   if not outer_token then
-    return request.must_nest and {outcome = 'outer_lost'} or nil
+    return request.must_nest and not request.restored and {outcome = 'outer_lost'} or nil
   end
   if mode == 'c' and wants == 'c' and slots ~= of then
     return {outcome = 'other_slots', slots = slots}

@@ -34,6 +34,10 @@ local function release()
   local is_revoked = mode and mode ~= 'f' and call('HEXISTS', holder, 'r:' .. token) == 1
   local place, is_member = call('ZRANK', queue, token), holds(token)
   local record = request.record
+  if is_member and request.attempt and (attempt_of(call('GET', members .. token)) or 0) > request.attempt then
+    -- The claim that it takes back has been made again meanwhile.
+    return {outcome = 'taken'}
+  end
   if is_revoked then
     rest = 0
   end

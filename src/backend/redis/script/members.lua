@@ -25,6 +25,11 @@ local function holds(id)
   return mode and mode ~= 'f' and call('HEXISTS', holder, 'm:' .. id) == 1 and remaining_of(id) ~= nil
 end
 
+-- The attempt by which a member was granted the lock last, of its record.
+local function attempt_of(text)
+  return tonumber(string.match(text or '', '"attempt":(%d+)'))
+end
+
 -- The number of elements of a sorted set. The command is refused for a key that is not on this node any more while the
 -- slot migrates.
 local function cardinality(set)

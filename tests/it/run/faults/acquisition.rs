@@ -2,6 +2,7 @@
 
 use super::fixture::Fixture;
 use crate::support::SOON;
+use crate::support::flight::Flight;
 use crate::support::proxy::Way;
 use crate::support::redis::Redis;
 use crate::support::running::{Exit, Output};
@@ -78,10 +79,17 @@ fn a_claim_with_a_lost_reply_is_recognised() {
     fixture.proxy.close();
     assert_eq!(run.wait().outcome(), (Exit::Code(3), "ran\n", ""));
     assert!(!fixture.is_held());
-    let mut claims: Vec<_> = fixture.leases().iter().map(|flight| flight.commands.last().cloned()).collect();
+    let sent = |flight: &Flight| -> serde_json::Value {
+        let request = flight.commands.last().and_then(|command| command.last()).expect("a request");
+        serde_json::from_str(request).expect("JSON")
+    };
+    let mut claims: Vec<_> = fixture.leases().iter().map(sent).collect();
     claims.pop();
     assert!(claims.len() >= 2, "it was asked once only");
-    assert!(claims.windows(2).all(|pair| pair[0] == pair[1]), "another token: {claims:?}");
+    for pair in claims.windows(2) {
+        assert_eq!(pair[0]["token"], pair[1]["token"]);
+        assert!(pair[0]["attempt"].as_u64() < pair[1]["attempt"].as_u64(), "{claims:?}");
+    }
 }
 
 /// F03

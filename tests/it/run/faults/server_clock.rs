@@ -66,6 +66,23 @@ fn a_server_clock_that_jumps_back_makes_no_lock_immortal() {
     fixture.assert_undisturbed(run);
 }
 
+/// F21: the next waiter hangs, and seems to have another hour to claim the lock.
+#[test]
+fn a_server_clock_that_jumps_back_keeps_no_dead_waiter_in_front() {
+    let (clocks, redis, _place) = server();
+    let fixture = Fixture::on(&redis).ttl(6);
+    let mut holder = fixture.direct().sh("echo ready; exec sleep 600").spawn();
+    holder.await_ready();
+    let mut hung = fixture.direct().args(["-v", "--wait", "forever"]).sh("true").spawn();
+    hung.await_stderr("; waiting at position 1\n");
+    hung.signal(Signal::SIGSTOP);
+    holder.signal(Signal::SIGTERM);
+    holder.wait();
+    clocks.set_wall(-HOUR);
+    let next = fixture.direct().args(["--wait", "25s"]).sh("echo ran").output();
+    assert_eq!((next.exit, next.stdout.as_str()), (Exit::Code(0), "ran\n"), "{}", next.stderr);
+}
+
 /// F21
 #[test]
 fn the_fencing_token_grows_over_a_server_clock_that_jumps_back() {

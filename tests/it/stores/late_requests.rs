@@ -1,0 +1,224 @@
+//! Requests that arrive after their client has given up (F03): what was withdrawn takes no lock and freezes none, on the stores
+//! that are reached over HTTP, where what is on its way outlives the connection of the client; and a release does not end what the
+//! same client has claimed since.
+
+use crate::stores::conformance::client::{Client, by_another};
+use crate::stores::conformance::rig::{locate, on_one_thread};
+use crate::support::SOON;
+use crate::support::dynamodb::Dynamo;
+use crate::support::etcd::Etcd;
+use crate::support::kubernetes::Kubernetes;
+use crate::support::mariadb::{DATABASE, MariaDb};
+use crate::support::memcached::Memcached;
+use crate::support::postgres::Postgres;
+use crate::support::proxy::Proxy;
+use crate::support::redis::Keyspace;
+use crate::support::s3::S3;
+use crate::support::wait::until;
+use dlock::backend::admin::{Frozen, LockAdmin};
+use dlock::backend::{Attempt, Ending, Intent, Release};
+use dlock::lock::{Claim, FreezeRequest};
+use std::time::Duration;
+
+/// What a client requests of a lock, and takes back over another connection.
+#[derive(Debug, Clone, Copy)]
+enum Request {
+    Claim,
+    Freeze,
+}
+
+impl Request {
+    async fn send(self, store: &mut dyn LockAdmin, claim: &Claim) {
+        match self {
+            Request::Claim => {
+                let attempt = store.try_acquire(claim, Intent::TakeNow).await;
+                assert!(matches!(attempt, Ok(Attempt::Granted(_))), "{attempt:?}");
+            }
+            Request::Freeze => {
+                let frozen = store.freeze(&claim.name, &freeze()).await;
+                assert!(matches!(frozen, Ok(Frozen::Done(_))), "{frozen:?}");
+            }
+        }
+    }
+
+    /// As dlock does after a request without a reply.
+    async fn withdraw(self, store: &mut dyn LockAdmin, claim: &Claim) {
+        store.connect().await.expect("a connection");
+        match self {
+            Request::Claim => {
+                store.release(claim, Duration::ZERO, Ending::default()).await.expect("a reply");
+            }
+            Request::Freeze => {
+                if store.thaw(&claim.name, &freeze().id).await == Ok(false) {
+                    self.send(store, claim).await;
+                    assert_eq!(store.thaw(&claim.name, &freeze().id).await, Ok(true));
+                }
+            }
+        }
+    }
+}
+
+fn freeze() -> FreezeRequest {
+    FreezeRequest { id: "late".to_owned(), by: "root@here".to_owned(), reason: None, lasts: None }
+}
+
+/// Sends requests through a proxy that has this URL, each time with another one that is held on its way, withdraws what is
+/// requested over another connection, and lets the request arrive: the lock is free, whether it was used before or not.
+#[track_caller]
+fn assert_refused(url: impl Fn(u16) -> String, port: u16) {
+    let proxy = Proxy::to(port);
+    let url = url(proxy.port());
+    for request in [Request::Claim, Request::Freeze] {
+        let mut others = 0;
+        while on_one_thread(is_held(&proxy, &url, request, others)) {
+            others += 1;
+        }
+        assert!(others > 0, "{request:?}: nothing was held");
+    }
+}
+
+/// Returns whether a request on a new lock, or on one that was used, has sent a piece after this number of others.
+async fn is_held(proxy: &Proxy, url: &str, request: Request, others: usize) -> bool {
+    let name = format!("{request:?}{others}");
+    let mut was_held = false;
+    for _ in ["a new lock", "a lock that was used"] {
+        let (mut late, mut again) = (locate(url).unwrap().open(), locate(url).unwrap().open());
+        let mut next = Client::at(url, &name);
+        let claim = by_another(&next.claim);
+        late.connect().await.expect("a connection");
+        proxy.hold_request_after(others);
+        let held = async {
+            while !proxy.is_stuck() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let is_sent = tokio::select! {
+            () = held => false,
+            () = request.send(&mut *late, &claim) => true,
+        };
+        drop(late);
+        if is_sent {
+            proxy.heal();
+        }
+        request.withdraw(&mut *again, &claim).await;
+        if !is_sent {
+            was_held = true;
+            let replies = proxy.replies();
+            proxy.heal();
+            until(SOON, "the reply to the late request", || proxy.replies() > replies);
+        }
+        next.acquire().await;
+        assert_eq!(next.release().await, Release::Released, "{name}");
+    }
+    was_held
+}
+
+mod what_was_withdrawn_changes_no_lock_later {
+    use super::*;
+
+    #[test]
+    fn dynamodb() {
+        let dynamo = Dynamo::lent();
+        assert_refused(|port| dynamo.url_by(port), dynamo.port());
+    }
+
+    #[test]
+    fn dynamodb_lock_client() {
+        let dynamo = Dynamo::lent();
+        assert_refused(|port| format!("{}&recipe=lock-client", dynamo.url_by(port)), dynamo.port());
+    }
+
+    #[test]
+    fn kubernetes() {
+        let server = Kubernetes::lent();
+        assert_refused(|port| server.url_by(port), server.port());
+    }
+
+    #[test]
+    fn s3() {
+        let s3 = S3::lent();
+        assert_refused(|port| s3.url_by(&format!("http://127.0.0.1:{port}")), s3.port());
+    }
+}
+
+/// Releases a lock by a request that is held on its way, claims it again over another connection, and lets the request arrive.
+#[track_caller]
+fn assert_kept(url: impl Fn(u16) -> String, port: u16) {
+    let proxy = Proxy::to(port);
+    let url = url(proxy.port());
+    on_one_thread(async {
+        let mut client = Client::at(&url, "x");
+        client.acquire().await;
+        proxy.hold_request_after(0);
+        let held = async {
+            while !proxy.is_stuck() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::select! {
+            () = held => {}
+            released = client.backend.release(&client.claim, Duration::ZERO, Ending::default()) => {
+                panic!("without a request: {released:?}");
+            }
+        }
+        client.acquire().await;
+        let replies = proxy.replies();
+        proxy.heal();
+        until(SOON, "the reply to the late request", || proxy.replies() > replies);
+        client.assert_held().await;
+        assert_eq!(client.release().await, Release::Released);
+    });
+}
+
+mod a_late_release_does_not_end_a_later_claim {
+    use super::*;
+
+    #[test]
+    fn redis() {
+        let space = Keyspace::new();
+        assert_kept(|port| space.url_at(port), space.port());
+    }
+
+    #[test]
+    fn memcached() {
+        let memcached = Memcached::start();
+        assert_kept(|port| format!("memcached://127.0.0.1:{port}"), memcached.port());
+    }
+
+    #[test]
+    fn etcd() {
+        let etcd = Etcd::lent();
+        assert_kept(|port| format!("etcd://127.0.0.1:{port}"), etcd.port(0));
+    }
+
+    #[test]
+    fn postgres() {
+        let server = Postgres::lent();
+        assert_kept(|port| format!("postgres://postgres@127.0.0.1:{port}/postgres"), server.port());
+    }
+
+    #[test]
+    fn mariadb() {
+        let server = MariaDb::lent();
+        let url = |port| format!("mysql://root@127.0.0.1:{port}/{DATABASE}?ssl_mode=disabled");
+        assert_kept(url, server.port());
+    }
+
+    #[test]
+    fn dynamodb() {
+        let dynamo = Dynamo::lent();
+        assert_kept(|port| dynamo.url_by(port), dynamo.port());
+    }
+
+    #[test]
+    fn s3() {
+        let s3 = S3::lent();
+        assert_kept(|port| s3.url_by(&format!("http://127.0.0.1:{port}")), s3.port());
+    }
+
+    #[test]
+    fn kubernetes() {
+        let server = Kubernetes::lent();
+        assert_kept(|port| server.url_by(port), server.port());
+    }
+}
