@@ -51,6 +51,11 @@ impl Passage {
         identity(&self.session)
     }
 
+    /// Returns whether a run inside the hold has its session, as after a pause of this client: it has taken it for dead.
+    pub fn is_adopted(&self, ledger: &Ledger) -> bool {
+        ledger.holders.iter().any(|holder| holder.token != self.token && holder.gate == self.identity())
+    }
+
     /// Notes which sessions hold the lock, and whether the ledger has the hold.
     fn observe(&mut self, holders: &[String], is_recorded: bool) {
         self.is_recorded = is_recorded;
@@ -81,7 +86,7 @@ impl Passage {
                 let mode = self.intended(ledger)?;
                 Some(gate.taken(location, &self.name, &self.session, mode))
             }
-            State::Held if ledger.holders.iter().all(|holder| holder.token != self.token) => {
+            State::Held if !holds(ledger, &self.token) && !self.is_adopted(ledger) => {
                 Some(gate.left(location, &self.name, &self.session))
             }
             _ => None,
@@ -195,4 +200,29 @@ impl Sessions {
 /// Returns whether a ledger has the hold of the claim with this token.
 pub(super) fn holds(ledger: &Ledger, token: &str) -> bool {
     ledger.holders.iter().any(|holder| holder.token == token)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_that_another_process_of_the_hold_uses_keeps_its_lock() {
+        let session = "00000000-0000-0000-0000-000000000001".to_owned();
+        let passage = Passage {
+            token: "outer".to_owned(),
+            name: LockName::new("x").expect("a name"),
+            session: session.clone(),
+            ttl: Duration::from_secs(10),
+            renewed: Moment::now(),
+            state: State::Held,
+            is_recorded: false,
+        };
+        let mut ledger = Ledger::of_foreign_holder(0);
+        assert!(!passage.is_adopted(&ledger), "another hold has another session");
+        ledger.holders[0].gate = identity(&session);
+        assert!(passage.is_adopted(&ledger));
+        ledger.holders[0].token = "outer".to_owned();
+        assert!(!passage.is_adopted(&ledger), "the hold is its own");
+    }
 }

@@ -261,6 +261,11 @@ impl DocumentStore for ConsulStore {
         let Some(passage) = self.sessions.of(token) else { return Ok(false) };
         match passage.state {
             State::Held if passage.is_recorded => return Ok(true),
+            State::Held
+                if Ledger::parse(&self.last.ledger).is_ok_and(|ledger| passage.is_adopted(&ledger)) =>
+            {
+                return Ok(true);
+            }
             State::Held => {
                 // Nothing of the hold is in the ledger, so that it may not be stored.
                 let (operations, _) = self.last.gate.left(&self.location, &claim.name, &passage.session);

@@ -71,10 +71,13 @@ fn user_lock(name: &str, ignores_case: bool) -> Result<String, StoreError> {
     }
 }
 
+/// The longest `wait_timeout`, in seconds.
+const LONGEST_IDLE: u64 = 31_536_000;
+
 /// Returns the time in seconds after which the server ends a session without requests: never before a lease of this
 /// length has ended.
 fn idle_limit(ttl: Duration) -> u64 {
-    ttl.as_millis().div_ceil(1000).clamp(1, u128::from(IDLE_LIMIT)).try_into().unwrap_or(IDLE_LIMIT)
+    ttl.as_millis().div_ceil(1000).clamp(1, u128::from(LONGEST_IDLE)).try_into().unwrap_or(LONGEST_IDLE)
 }
 
 impl Client {
@@ -277,6 +280,7 @@ mod tests {
     fn a_session_is_idle_for_a_lease() {
         let limits = [1, 1000, 1001, 30_000].map(|ms| idle_limit(Duration::from_millis(ms)));
         assert_eq!(limits, [1, 1, 2, 30]);
-        assert_eq!(idle_limit(Duration::MAX), IDLE_LIMIT);
+        assert_eq!(idle_limit(Duration::from_secs(86_400)), 86_400);
+        assert_eq!(idle_limit(Duration::MAX), LONGEST_IDLE);
     }
 }

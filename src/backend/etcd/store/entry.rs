@@ -104,11 +104,12 @@ impl EtcdStore {
         if let Some(id) = unknown {
             self.lease = Some(Lease { id, ttl: claim.ttl, ends: Moment::now(), owner: Owner::Other });
             let snapshot = self.extend_and_read(&claim.name, purpose).await?;
-            // With a lease that is known now.
-            return match self.lease {
-                Some(_) => Box::pin(self.adopt(claim, purpose, snapshot)).await,
-                None => Ok(snapshot),
-            };
+            // With a lease that is known now, or without the entries of one that has ended.
+            return Box::pin(self.adopt(claim, purpose, snapshot)).await;
+        }
+        if own.is_none() && matches!(purpose, Purpose::Claim(_)) {
+            // An entry of its own ends with a lease of its own.
+            self.lease.take_if(|lease| lease.owner == Owner::Other);
         }
         let is_missing = self.lease.is_none() && (own.is_some() || matches!(purpose, Purpose::Claim(_)));
         // The one for the minimum hold time of an inner run that has ended is too long for the one that is left.

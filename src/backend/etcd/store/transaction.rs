@@ -67,7 +67,11 @@ impl EtcdStore {
     ) -> Result<i64, StoreError> {
         Ok(match write {
             Write::Create { alone, waiting, lease } => {
-                let session = self.lease.map_or(0, |lease| lease.id);
+                // Without a lease, the entry would never end.
+                let ended = || {
+                    StoreError::unreachable("the lease of this client has ended before its entry was created")
+                };
+                let session = self.lease.map(|lease| lease.id).ok_or_else(ended)?;
                 let key = keys.contender(session);
                 txn.compare.push(created(key.clone(), 0));
                 let waiting = put(key.clone(), waiting, session);

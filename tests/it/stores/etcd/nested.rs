@@ -1,5 +1,7 @@
 //! The leases of a run and of the runs nested in it.
 
+use crate::stores::conformance::client::Client;
+use crate::stores::conformance::rig::on_one_thread;
 use crate::support::SOON;
 use crate::support::dlock::{BINARY, Dlock};
 use crate::support::etcd::Etcd;
@@ -52,4 +54,24 @@ fn the_long_lease_of_an_inner_run_is_not_kept_when_that_has_ended() {
     until(SOON, "a lease of the outer run", || granted() == json!("3"));
     outer.signal(Signal::SIGTERM);
     outer.wait();
+}
+
+/// As after an outer dlock that has given its lock back in that moment: it ends its lease next.
+#[test]
+fn a_claim_that_finds_the_entry_of_its_token_gone_takes_a_lease_of_its_own() {
+    let etcd = Etcd::lent();
+    on_one_thread(async {
+        let (mut first, mut second) = (Client::at(&etcd.url(), "x"), Client::at(&etcd.url(), "x"));
+        second.claim.token = first.claim.token.clone();
+        first.acquire().await;
+        let entries = || etcd.client().keys("/dlock/x/");
+        let lease = entries()[0].lease;
+        second.acquire().await;
+        assert_eq!(entries().iter().map(|entry| entry.lease).collect::<Vec<_>>(), [lease], "it is found");
+        assert!(etcd.client().delete(&entries()[0].name));
+        second.acquire().await;
+        assert!(etcd.client().revoke(lease));
+        second.assert_held().await;
+        assert_eq!(entries().len(), 1);
+    });
 }
