@@ -129,6 +129,7 @@ impl Guard {
                 self.kill_pass();
             }
         }
+        self.standby.end();
         self.dlock.flush_all();
         priority::restore();
         if let Some(cgroup) = &self.cgroup {
@@ -306,10 +307,12 @@ impl Guard {
     }
 
     fn keep_standby(&mut self) {
-        if self.command.is_reaped || self.dlock.is_gone() || self.stop.is_stopping() {
+        let is_alone =
+            || self.command.is_reaped && self.standby.pid().is_some() && self.tree().members().is_empty();
+        if self.dlock.is_gone() || is_alone() {
             self.standby.end();
-        } else {
-            self.standby.keep(self.cgroup.as_ref());
+        } else if !self.stop.is_stopping() {
+            self.standby.keep(self.cgroup.as_ref(), self.stop.dead());
         }
     }
 
@@ -339,7 +342,8 @@ impl Guard {
                         self.standby.note_reaped(pid);
                         self.terminal_witness.note_reaped(pid);
                     }
-                    if pid == self.command.pid {
+                    // Once it is reaped, another process may get its number.
+                    if pid == self.command.pid && !self.command.is_reaped {
                         self.command_changed(change);
                     }
                     // If processes fork and exit without a pause, reaping them all would miss the deadline.
@@ -376,11 +380,15 @@ impl Guard {
         }
         self.wake_dlock();
         if let Some(ended) = ended {
+            let is_interrupted = self.terminal_witness.has_seen_end_signal();
+            if is_interrupted {
+                self.report(Event::Interrupted);
+            }
             self.report(Event::Ended(ended));
-            let by_itself =
-                self.command.ended_by_itself(ended) && !self.terminal_witness.has_seen_end_signal();
             self.terminal_witness.end();
-            self.act(Input::CommandEnded { by_itself });
+            self.act(Input::CommandEnded {
+                by_itself: self.command.ended_by_itself(ended) && !is_interrupted,
+            });
         }
     }
 

@@ -130,6 +130,8 @@ pub enum Event {
     NotPermitted(i32),
     /// This process of the tree has not died of SIGKILL yet; 0 if it cannot be found.
     StillAlive(i32),
+    /// The terminal has told the command to end.
+    Interrupted,
     /// The command itself has ended.
     Ended(Ended),
     /// The whole tree has ended, or what is left of it lives on without the lock. The guard exits.

@@ -208,12 +208,12 @@ impl Descriptor {
         Ok(Descriptor(SignalFd::with_flags(signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?))
     }
 
-    /// Returns the next pending signal, except a SIGPIPE caused by this process's own writing.
+    /// Returns the next pending signal, except SIGPIPE and SIGXFSZ caused by this process's own writing.
     pub fn next(&self) -> Option<Arrival> {
         loop {
             let info = self.0.read_signal().ok()??;
             let signal = info.ssi_signo as i32;
-            if signal == libc::SIGPIPE && info.ssi_pid == std::process::id() {
+            if matches!(signal, libc::SIGPIPE | libc::SIGXFSZ) && info.ssi_pid == std::process::id() {
                 continue;
             }
             let origin = Origin::of(signal, info.ssi_code, info.ssi_pid as i32);

@@ -327,6 +327,13 @@ impl Supervisor {
 
     /// After SIGCHLD: returns an event if the guard was stopped. [`Supervisor::next`] reports its death.
     pub fn guard_stopped(&mut self) -> Option<Event> {
+        let stopped = self.reap();
+        self.update_strangers();
+        stopped.then(|| Event::GuardLost("the guard process was stopped".into()))
+    }
+
+    /// Reaps the children that have died. Returns whether the guard was stopped.
+    pub fn reap(&mut self) -> bool {
         let mut stopped = false;
         while let Ok(Some((pid, change))) = wait::wait_any() {
             match change {
@@ -335,8 +342,7 @@ impl Supervisor {
                 Change::Stopped(_) | Change::Continued => {}
             }
         }
-        self.update_strangers();
-        stopped.then(|| Event::GuardLost("the guard process was stopped".into()))
+        stopped
     }
 
     /// Continues a guard that was stopped.
@@ -351,15 +357,19 @@ impl Supervisor {
     }
 
     /// Takes over when the guard has failed: kills it (dlock then inherits its orphans) and the whole tree, and returns
-    /// when the last process is dead. Dropping the future leaves the remaining processes alive.
-    pub async fn kill_tree(&mut self) {
+    /// when the last process is dead. Each one that this user may not signal is reported once. Dropping the future leaves the
+    /// remaining processes alive.
+    pub async fn kill_tree(&mut self, mut on_not_permitted: impl FnMut(i32)) {
         if !self.guard_reaped {
             let _ = sys::kill(self.guard, libc::SIGKILL);
         }
         let own = std::process::id() as i32;
         let mut killer = Killer::begin(Tree::below(own, self.strangers.clone()), self.cgroup().as_ref());
+        let mut reported = HashSet::new();
         loop {
             let pass = killer.pass();
+            let not_permitted = killer.not_permitted().iter().copied();
+            not_permitted.filter(|pid| reported.insert(*pid)).for_each(&mut on_not_permitted);
             let has_children = self.reap_into(&mut killer);
             if !has_children || killer.is_done() {
                 self.finished = true;

@@ -200,7 +200,7 @@ impl<'a> LockWait<'a> {
                     Reaction::End(why) => {
                         let is_signal = matches!(why, Interruption::Signal(_));
                         if !is_signal && let Some(supervisor) = supervisor.take() {
-                            kill = Some(Box::pin(supervisor.kill_tree()));
+                            kill = Some(Box::pin(supervisor.kill_tree(|_| {})));
                         }
                         let by = Instant::now() + LEAVE_WITHIN;
                         leaving.get_or_insert(Leaving { why, signalled: false, by }).signalled |= is_signal;

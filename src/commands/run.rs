@@ -181,7 +181,7 @@ impl Run<'_> {
         if let Some(failure) = &too_late {
             *report = report.clone().failed(failure);
         }
-        let released = self.release_all(&held, &supervised, report).await;
+        let released = self.release_all(&held, &supervised, report, &mut supervisor).await;
         priority::restore();
         report.held = Some(Moment::now() - granted_at);
         report.released = Some(released.iter().all(was_released));

@@ -1,9 +1,11 @@
-//! A third process, which exists only while dlock is stopped: if the guard is killed then, it is the only process left
-//! to kill the tree.
+//! A third process, which exists only while dlock is stopped: if the guard is killed then, or stopped as well, it is the
+//! only process left to kill the tree.
 
-use std::io::{self, PipeWriter, Read, Write};
+use std::io::{self, PipeReader, PipeWriter, Read, Write};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{ForkResult, getpid, getppid, setsid};
 
 use crate::child::cgroup::Cgroup;
@@ -15,6 +17,8 @@ use crate::priority;
 
 /// dlock pings each second. If no ping has come for this long, dlock may be stopped.
 const PEER_IS_LATE: Duration = Duration::from_millis(1500);
+/// How long the standby process waits before it looks at the clock again.
+const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
 /// The guard's watch over dlock, and the standby process.
 #[derive(Default)]
@@ -43,8 +47,8 @@ impl Standby {
         self.pid
     }
 
-    /// Forks the standby process if dlock is stopped.
-    pub(super) fn keep(&mut self, cgroup: Option<&Cgroup>) {
+    /// Forks the standby process if dlock is stopped. As long as it is, the moment by which the tree must be dead stays the same.
+    pub(super) fn keep(&mut self, cgroup: Option<&Cgroup>, dead: Option<Moment>) {
         if self.check_at.is_none_or(|at| Moment::now() < at) {
             return;
         }
@@ -54,11 +58,11 @@ impl Standby {
             // While the guard lives, the other children of dlock do not belong to the tree.
             let mut strangers = tree::children_of(dlock);
             strangers.remove(&getpid().as_raw());
-            let _ = self.fork(Tree::below(dlock, strangers), cgroup);
+            let _ = self.fork(Tree::below(dlock, strangers), cgroup, dead);
         }
     }
 
-    /// Ends the watch: the tree is being stopped, or dlock is dead.
+    /// Ends the watch: the tree is gone, or dlock is dead.
     pub(super) fn end(&mut self) {
         self.check_at = None;
         self.dismiss();
@@ -78,9 +82,9 @@ impl Standby {
         }
     }
 
-    /// Forks the standby process. It waits until the calling process is dead, then kills `orphans`: what remains of the
-    /// tree by then, as the descendants of the process that inherits them.
-    fn fork(&mut self, orphans: Tree, cgroup: Option<&Cgroup>) -> io::Result<()> {
+    /// Forks the standby process. It waits until the calling process is dead, or the tree must be, then kills `orphans`: what
+    /// remains of the tree by then, as the descendants of the process that inherits them.
+    fn fork(&mut self, orphans: Tree, cgroup: Option<&Cgroup>, dead: Option<Moment>) -> io::Result<()> {
         let (mut dismissal, writer) = io::pipe()?;
         match sys::fork()? {
             ForkResult::Parent { child } => {
@@ -92,14 +96,29 @@ impl Standby {
                 drop(writer);
                 let _ = setsid();
                 priority::raise_session();
-                let is_dismissed = dismissal.read(&mut [0]).is_ok_and(|count| count > 0);
-                if !is_dismissed {
+                if !is_dismissed(&mut dismissal, dead) {
                     kill(orphans, cgroup);
                 }
                 sys::exit_now(0)
             }
         }
     }
+}
+
+/// Waits for the dismissal, or until it is too late for that; returns whether it has come. Not in one step: the time that `poll(2)`
+/// counts stands still while the host is suspended.
+fn is_dismissed(dismissal: &mut PipeReader, dead: Option<Moment>) -> bool {
+    while let Some(left) = dead.map(|dead| dead.saturating_since(Moment::now())) {
+        if left.is_zero() {
+            return false;
+        }
+        let pause = PollTimeout::try_from(left.min(LONGEST_PAUSE)).unwrap_or(PollTimeout::ZERO);
+        if poll(&mut [PollFd::new(dismissal.as_fd(), PollFlags::POLLIN)], pause).is_ok_and(|ready| ready > 0)
+        {
+            break;
+        }
+    }
+    dismissal.read(&mut [0]).is_ok_and(|count| count > 0)
 }
 
 /// Dead processes stay zombies, because the process that inherits them is stopped.

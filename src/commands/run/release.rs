@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use super::Run;
 use super::supervised::{Stopped, Supervised};
 use crate::backend::{Ending, Release, StoreError};
-use crate::child::signals;
+use crate::child::{Supervisor, signals};
 use crate::clock::Moment;
 use crate::commands::{hold, within};
 use crate::exit::{Failure, FailureKind};
@@ -53,6 +53,7 @@ impl Run<'_> {
         held: &[HeldLock<'_>],
         supervised: &Supervised,
         report: &RunReport,
+        supervisor: &mut Supervisor,
     ) -> Vec<Result<Release, StoreError>> {
         let recheck = Notify::new();
         let stays: Vec<Cell<bool>> = held.iter().map(|_| Cell::new(false)).collect();
@@ -76,6 +77,10 @@ impl Run<'_> {
                     }
                     fatal_signals += usize::from(signals::asks_to_end(arrival.signal));
                     let stays_on = stays.iter().any(Cell::get);
+                    if stays_on && arrival.signal == libc::SIGCHLD {
+                        // One of the background processes that live on.
+                        supervisor.reap();
+                    }
                     if fatal_signals == 2 || fatal_signals == 1 && stays_on {
                         return held.iter().zip(&stays).map(|(_, stays)| match stays.get() {
                             true => Ok(Release::Kept),
@@ -138,12 +143,13 @@ impl Run<'_> {
         // What is left of a lost lock, such as its entry in the ledger, has kept others out until the tree was dead.
         let is_lost = matches!(supervised.stopped, Some(Stopped::Lost(lost, _)) if lost == index);
         let is_revoked = matches!(supervised.stopped, Some(Stopped::Revoked(revoked, _)) if revoked == index);
-        let mut until = Moment::now() + self.plan.terms.connect_timeout;
-        if let Some(ends) = supervised.locks[index].lease_ends {
+        let mut ends = supervised.locks[index].lease_ends;
+        let (began, held_ms) = (Moment::now(), record.held_ms);
+        let mut until = began + self.plan.terms.connect_timeout;
+        if let Some(ends) = ends {
             until = until.min(ends);
         }
-        let (began, held_ms) = (Moment::now(), record.held_ms);
-        // An earlier attempt has recorded the run, or has perhaps released the lock.
+        // An earlier attempt has perhaps recorded the run, or released the lock.
         let mut is_recorded = false;
         let mut uncertain = false;
         // Of a lost lock, only a store with leases can keep something for the rest of the minimum time.
@@ -154,7 +160,7 @@ impl Run<'_> {
             if backend.fails_over() {
                 bound = bound.min(LONGEST_TRY);
             }
-            if let Some(ends) = supervised.locks[index].lease_ends {
+            if let Some(ends) = ends {
                 // After the end of the lease there is nothing to release.
                 bound = bound.min((ends - Moment::now()).max(SHORTEST_TRY));
             }
@@ -164,10 +170,14 @@ impl Run<'_> {
             record.kept_ms = (is_kept && !is_lost && !is_revoked).then(|| milliseconds(rest));
             let ending = Ending { success, ..Ending::with_record(Some(&record)) };
             let ending = if uncertain || is_recorded { ending.repeated() } else { ending };
+            let sent = Moment::now();
             let attempt = hold::release(&mut **backend, &lock.claim, rest, ending);
             match within(bound, attempt).await {
                 Ok(Release::NotYet(_)) if is_lost && is_kept => is_kept = false,
                 Ok(Release::NotYet(again)) if !is_lost => {
+                    // Each attempt keeps the lock for another lease.
+                    uncertain = false;
+                    (ends, until) = (ends.map(|_| sent + lock.claim.ttl), sent + lock.claim.ttl);
                     is_recorded |= !rest.is_zero();
                     if !stays.replace(true) && !rest.is_zero() {
                         self.reporter.stays(&lock.claim.name, rest);
@@ -182,10 +192,11 @@ impl Run<'_> {
                     .await;
                 }
                 Err(error @ StoreError::Unavailable { maybe_applied, .. })
-                    if (backend.fails_over() || error.is_transient())
+                    if (backend.fails_over() || error.is_transient() || stays.get())
                         && Moment::now() + BETWEEN_TRIES < until =>
                 {
-                    uncertain |= maybe_applied;
+                    is_recorded |= maybe_applied;
+                    uncertain |= maybe_applied && rest.is_zero();
                     tokio::time::sleep(BETWEEN_TRIES).await;
                 }
                 Ok(Release::NotHeld) if uncertain && !is_lost => return Ok(Release::Released),

@@ -62,7 +62,7 @@ impl Run<'_> {
         let stop = plan.settings.stop_options(plan.terms.grace);
         if supervision.supervisor.start(launch, deadlines, stop, &kept).is_err() {
             let why = supervision.supervisor.failure_of_guard().await;
-            supervision.supervisor.kill_tree().await;
+            supervision.kill_tree().await;
             return failed(why);
         }
         loop {
@@ -82,14 +82,16 @@ impl Run<'_> {
                 Progress::Done => return supervision.supervised,
                 Progress::GuardLost => {
                     // The locks are renewed until the last process of the tree is dead.
-                    let kill = supervision.supervisor.kill_tree();
-                    tokio::pin!(kill);
-                    loop {
-                        tokio::select! {
-                            () = &mut kill => return supervision.supervised,
-                            _ = keepers.next() => {}
+                    let renewed = async {
+                        loop {
+                            let _ = keepers.next().await;
                         }
+                    };
+                    tokio::select! {
+                        () = supervision.kill_tree() => {}
+                        () = renewed => {}
                     }
+                    return supervision.supervised;
                 }
             }
         }
@@ -155,7 +157,7 @@ impl Supervision<'_> {
             Event::Killing => {}
             Event::NotPermitted(pid) => {
                 self.supervised.not_permitted = true;
-                self.report(&format!("process {pid} may not be signalled by this user (a setuid command?)"));
+                self.report(&not_permitted(pid));
             }
             Event::StillAlive(pid) => {
                 let who =
@@ -173,6 +175,7 @@ impl Supervision<'_> {
                     "{what}: its lease may have ended, and the next holder may run beside it"
                 ));
             }
+            Event::Interrupted => self.supervised.was_told_to_end = true,
             Event::Ended(ended) => {
                 self.supervised.ran = !matches!(ended, Ended::NotExecuted(_));
                 self.supervised.ended = Some(ended);
@@ -185,6 +188,17 @@ impl Supervision<'_> {
             Event::GuardLost(why) => return self.guard_lost(why),
         }
         Progress::GoOn
+    }
+
+    /// Kills the tree in the place of the guard.
+    async fn kill_tree(&mut self) {
+        let Supervision { supervisor, supervised, run, .. } = self;
+        let label = supervised.label();
+        let on_not_permitted = |pid| {
+            supervised.not_permitted = true;
+            run.reporter.survivors(&format!("{label}: {}", not_permitted(pid)));
+        };
+        supervisor.kill_tree(on_not_permitted).await;
     }
 
     fn report(&self, error: &str) {
@@ -225,6 +239,11 @@ impl Supervision<'_> {
                     self.supervisor.forward(arrival);
                 }
             }
+            // What the command has left (`--orphans wait`) may ignore what the terminal sends.
+            libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU if self.supervised.ended.is_some() => {
+                sys::raise_default(signal);
+            }
+            _ if self.supervised.ended.is_some() => self.supervisor.forward(arrival),
             // In a shared group the terminal has signalled the command itself; but a terminal hang-up signals
             // only the leader of the session.
             _ if origin == Origin::Terminal && self.supervisor.shares_group() && !is_for_leader(signal) => {
@@ -323,4 +342,8 @@ impl Supervision<'_> {
 fn is_for_leader(signal: i32) -> bool {
     let own = nix::unistd::getpid();
     signal == libc::SIGHUP && nix::unistd::getsid(None) == Ok(own)
+}
+
+fn not_permitted(pid: i32) -> String {
+    format!("process {pid} may not be signalled by this user (a setuid command?)")
 }

@@ -4,7 +4,7 @@
 use crate::support::SOON;
 use crate::support::place::Place;
 use crate::support::process;
-use crate::support::running::Exit;
+use crate::support::running::{Exit, Running};
 use crate::support::store::Store;
 use crate::support::wait::{eventually, throughout, until};
 use nix::sys::signal::Signal;
@@ -223,36 +223,61 @@ mod on_redis {
         let _ = waitpid(Pid::from_raw(guard), Some(WaitPidFlag::__WALL));
     }
 
+    /// Stops dlock, and returns the guard and its spare once there is one.
+    fn stop_dlock(run: &Running) -> (i32, i32) {
+        let guard = run.guard();
+        run.signal(Signal::SIGSTOP);
+        let is_spare = |child: &process::Stat| child.comm == "lock-guard" && child.is_alive();
+        let spare = eventually(SOON, "a spare", || process::children(guard).into_iter().find(is_spare));
+        (guard, spare.pid)
+    }
+
     /// S46
     #[test]
     fn with_dlock_stopped_and_its_guard_killed_no_process_outlives_the_lease() {
         for hidden in [false, true] {
-            let store = Store::redis();
-            let inherited_lock = store.place.inherited_lock();
-            let pids = store.place.arg("pids");
-            let run = store.run_with_ttl("20s").probe([
-                "--inherited-lock",
-                inherited_lock.path(),
-                "tree",
-                "3",
-                &pids,
-            ]);
-            let mut run = if hidden { run.without_cgroups().spawn() } else { run.spawn() };
-            run.await_ready();
-            let guard = run.guard();
-            let command = run.command();
-            run.signal(Signal::SIGSTOP);
-            let spare = eventually(SOON, "a spare", || {
-                process::children(guard)
-                    .into_iter()
-                    .find(|child| child.comm == "lock-guard" && child.pid != command)
-            });
-            process::send(guard, Signal::SIGKILL);
-            store.await_death_under_lock(&inherited_lock);
-            run.signal(Signal::SIGCONT);
-            assert_eq!(run.wait().exit, Exit::Code(70), "{}", run.stderr());
-            until(SOON, "the end of the spare", || !process::alive(spare.pid));
+            // Once it has ended, its processes are waited for.
+            for has_ended in [false, true] {
+                let store = Store::redis();
+                let inherited_lock = store.place.inherited_lock();
+                let pids = store.place.arg("pids");
+                let tree = ["--inherited-lock", inherited_lock.path(), "tree", "3", &pids];
+                let run = store.run_with_ttl("20s").args(["--orphans", "wait"]);
+                let run = match has_ended {
+                    false => run.probe(tree),
+                    true => run.probe([tree[0], tree[1], tree[2], tree[3], tree[4], "exit", "0"]),
+                };
+                let mut run = if hidden { run.without_cgroups().spawn() } else { run.spawn() };
+                run.await_ready();
+                if has_ended {
+                    until(SOON, "the end of the command", || {
+                        process::children(run.guard()).iter().filter(|child| child.is_alive()).count() > 1
+                    });
+                }
+                let (guard, spare) = stop_dlock(&run);
+                process::send(guard, Signal::SIGKILL);
+                store.await_death_under_lock(&inherited_lock);
+                run.signal(Signal::SIGCONT);
+                assert_eq!(run.wait().exit, Exit::Code(70), "{}", run.stderr());
+                until(SOON, "the end of the spare", || !process::alive(spare));
+            }
         }
+    }
+
+    /// S46: both halves are stopped, and no renewal comes.
+    #[test]
+    fn with_dlock_and_its_guard_stopped_no_process_outlives_the_lease() {
+        let store = Store::redis();
+        let inherited_lock = store.place.inherited_lock();
+        let run = store.run_with_ttl("12s").probe(["--inherited-lock", inherited_lock.path(), "ignore-term"]);
+        let mut run = run.spawn();
+        run.await_ready();
+        let (guard, spare) = stop_dlock(&run);
+        process::send(guard, Signal::SIGSTOP);
+        store.await_death_under_lock(&inherited_lock);
+        run.signal(Signal::SIGCONT);
+        assert_eq!(run.wait().exit, Exit::Code(76), "{}", run.stderr());
+        until(SOON, "the end of the spare", || !process::alive(spare));
     }
 
     /// S46

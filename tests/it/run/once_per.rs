@@ -207,8 +207,8 @@ fn a_record_in_an_unknown_format_is_rejected() {
             let by_hand = store.run_with_ttl("30s").sh("echo ran").output();
             assert_eq!(by_hand.outcome(), (Exit::Code(0), "ran\n", ""));
             let line = format!(
-                "dlock: x on {}: the record of its last success was stored by another dlock (format {format}, known: \
-                 1); the command did not run\n",
+                "dlock: x on {}: the record of its last success was stored by another version of dlock (format \
+                 {format}, known: 1): use one version on all hosts; the command did not run\n",
                 store.url()
             );
             assert_eq!(nightly(&store).sh("echo ran").output().outcome(), (Exit::Code(78), "", &*line));

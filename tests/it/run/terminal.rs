@@ -8,6 +8,7 @@ use crate::support::running::Exit;
 use crate::support::wait::{throughout, until};
 use nix::sys::signal::Signal;
 use nix::sys::termios::LocalFlags;
+use nix::unistd::{Pid, getpgid};
 use std::process::Command;
 use std::time::Duration;
 
@@ -100,6 +101,53 @@ fn ctrl_c_and_kill_stop_what_a_command_leaves() {
             terminal.expect(&format!("statuses={statuses}\n"));
         }
     }
+}
+
+/// With `--orphans wait`, also if dlock shares its process group, and the command has ended.
+#[test]
+fn ctrl_c_stops_the_orphans_that_are_waited_for() {
+    let place = Place::new();
+    place.script("command", "#!/bin/sh\n(trap '' INT; exec sleep 1000) &\necho $! $$ >pids\n");
+    let mut terminal = Terminal::bash(&place);
+    for behind in ["", " | (trap '' INT; cat)"] {
+        terminal.line(&format!("\"$DLOCK\" run --orphans wait x -- ./command{behind}"));
+        let mut pids = Vec::new();
+        until(SOON, "the end of the command", || {
+            let text = std::fs::read_to_string(place.path("pids")).unwrap_or_default();
+            pids = text.split_whitespace().map(|pid| pid.parse::<i32>().unwrap()).collect();
+            matches!(pids[..], [_, command] if !process::alive(command))
+        });
+        let dlock = terminal.process("dlock");
+        until(SOON, "dlock in the foreground", || {
+            terminal.foreground() == getpgid(Some(Pid::from_raw(dlock))).unwrap().as_raw()
+        });
+        // It may not have noticed yet that the command has ended: then the key is for that alone.
+        until(SOON, "the end of what the command has left", || {
+            terminal.type_keys(CTRL_C);
+            !process::alive(pids[0])
+        });
+        await_shell(&terminal);
+        assert!(place.lock_is_free("x"), "{behind:?}");
+        std::fs::remove_file(place.path("pids")).unwrap();
+    }
+}
+
+/// A job that a key has told to end has not done its work, whatever its status.
+#[test]
+fn a_job_that_ctrl_c_has_ended_is_not_done() {
+    let place = Place::new();
+    place.script("command", "#!/bin/sh\ntrap 'exit 0' INT\necho started\nwhile :; do sleep 0.05; done\n");
+    let mut terminal = Terminal::bash(&place);
+    for behind in ["", " | (trap '' INT; cat)"] {
+        terminal.line(&format!("\"$DLOCK\" run --once-per 23h x -- ./command{behind}"));
+        terminal.expect("started\n");
+        terminal.type_keys(CTRL_C);
+        await_shell(&terminal);
+        terminal.line("echo \"status=${PIPESTATUS[0]}\"");
+        terminal.expect("status=0\n");
+    }
+    terminal.line("\"$DLOCK\" run --once-per 23h x -- echo 'was open'");
+    terminal.expect("was open\n");
 }
 
 /// S09

@@ -2,10 +2,12 @@
 
 use crate::support::SOON;
 use crate::support::dlock::Dlock;
+use crate::support::proxy::Proxy;
 use crate::support::running::{Exit, Running};
-use crate::support::wait::until;
+use crate::support::wait::{throughout, until};
 use crate::support::zookeeper::session::{Kind, Session};
 use crate::support::zookeeper::{Ensemble, ZooKeeper};
+use std::time::Duration;
 
 /// A run whose session has the time to move to another server on a busy machine.
 fn run(zookeeper: &ZooKeeper) -> Dlock {
@@ -89,4 +91,21 @@ fn a_waiter_whose_session_expires_waits_on() {
     holder.signal(nix::sys::signal::Signal::SIGTERM);
     holder.wait();
     assert_eq!(waiter.wait().exit, Exit::Code(0));
+}
+
+/// The last lease under which the command ran is over by then, and the session is not.
+#[test]
+fn a_run_that_stays_for_its_min_hold_survives_an_outage() {
+    let zookeeper = ZooKeeper::lent();
+    let proxy = Proxy::to(zookeeper.port(0));
+    let url = format!("zookeeper://127.0.0.1:{}", proxy.port());
+    let run = Dlock::run().backend(url).args(["-v", "--ttl", "6s", "--min-hold", "14s"]);
+    let mut run = run.sh("true").spawn();
+    run.await_stderr("dlock keeps the lock for another ");
+    throughout(Duration::from_secs(7), "dlock stays", || run.poll().is_none());
+    proxy.hold_both();
+    throughout(Duration::from_millis(1500), "dlock waits for the server", || run.poll().is_none());
+    proxy.heal();
+    let output = run.wait();
+    assert_eq!((output.exit, output.stderr.contains("error")), (Exit::Code(0), false), "{}", output.stderr);
 }
