@@ -86,7 +86,7 @@ impl super::Location for Location {
             ),
             2 => Some("2 nodes tolerate no loss, as 1 does: name 3 or 5 independent masters".to_owned()),
             even if even % 2 == 0 => Some(format!(
-                "{even} nodes tolerate the loss of {}, as {} do: one more, or one less, is better",
+                "{even} nodes tolerate the loss of {}, as {} do: add a node or remove one",
                 even / 2 - 1,
                 even - 1
             )),

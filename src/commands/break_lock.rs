@@ -252,8 +252,8 @@ impl Breaking<'_> {
                 Removal::Removed => removed(name, holder, store),
                 Removal::Changed => format!("{name} is no longer held as shown: nothing was removed"),
                 Removal::Impossible => format!(
-                    "{name} is held by {whose} by a file descriptor, which cannot be removed: stop that process, and \
-                     the lock is free"
+                    "{name} is held by {whose} in a session or by a descriptor, which --force cannot end: stop that \
+                     process"
                 ),
             });
             if removal == Removal::Removed {

@@ -206,7 +206,7 @@ impl Freezing<'_> {
             }
             if let Some(own) = held.iter().find(|held| held.is_by_ancestor()) {
                 let message = format!(
-                    "{} is held by the dlock that runs this very command: its end would never come",
+                    "{} is held by the dlock that runs this very command: freeze it from elsewhere, or with --now",
                     own.name
                 );
                 self.reporter.held(Some(&own.name), Some(&own.holder), &message);

@@ -313,7 +313,7 @@ fn transient_pause(failures: u32) -> Duration {
 
 fn too_late(sent: Moment, validity: Validity) -> StoreError {
     StoreError::unreachable(format!(
-        "the grant took {} ms of a lease of {} ms: too late to be used safely",
+        "the grant took {} ms of a lease of {} ms: too late to be used safely, give a longer --ttl",
         (Moment::now() - sent).as_millis(),
         (validity.ends - sent).as_millis()
     ))

@@ -54,7 +54,9 @@ impl Credentials {
     /// It has none.
     pub fn check_username(&self, store: &str) -> Result<(), UrlError> {
         match self.password.is_some() && self.username.is_none() {
-            true => Err(UrlError::new(format!("a password without a username: {store} requires both"))),
+            true => Err(UrlError::new(format!(
+                "a password without a username: {store} requires both, add username="
+            ))),
             false => Ok(()),
         }
     }

@@ -330,9 +330,9 @@ fn socket_error(path: &Path, error: &io::Error) -> StoreError {
             found.gid(),
             found.mode() & 0o7777
         )),
-        (io::ErrorKind::PermissionDenied, Err(_)) => {
-            StoreError::Denied("no permission for the directory of the socket".into())
-        }
+        (io::ErrorKind::PermissionDenied, Err(_)) => StoreError::Denied(
+            "no permission for the directory of the socket: let this user enter it (chmod +x)".into(),
+        ),
         (io::ErrorKind::NotFound, _) => StoreError::unreachable(
             "there is no such socket: is the server running, and is this the path of its socket?",
         ),

@@ -115,7 +115,11 @@ impl TlsSettings {
             [("ca_file", &self.ca_file), ("cert_file", &self.cert_file), ("key_file", &self.key_file)];
         if self.cert_file.is_some() != self.key_file.is_some() {
             let single = if self.cert_file.is_some() { "cert_file" } else { "key_file" };
-            return Err(UrlError::new(format!("{} go together", self.words.certificate)).about(single));
+            return Err(UrlError::new(format!(
+                "{} are needed together: add the other one",
+                self.words.certificate
+            ))
+            .about(single));
         }
         if self.any_name && self.ca_file.is_none() && !self.insecure {
             let text = "without the name of the server, everyone with a certificate of one of the system's authorities \

@@ -95,7 +95,9 @@ impl Methods {
                 Method::Other => "the server asks for another method of authentication".to_owned(),
                 method => format!("the server asks for authentication by {}", method.name()),
             };
-            return Err(StoreError::Denied(format!("{found}, which require_auth (PGREQUIREAUTH) excludes")));
+            return Err(StoreError::Denied(format!(
+                "{found}, which require_auth (PGREQUIREAUTH) excludes: add it there, or change pg_hba.conf"
+            )));
         }
         match method {
             Method::Password if !is_private => Err(StoreError::Denied(CLEARTEXT.into())),

@@ -83,7 +83,8 @@ impl LockWait<'_> {
                 "the lock that this command runs under (DLOCK_HELD) was lost".to_owned()
             }
             NotGranted::Refused(Refusal::Success(UnknownFormat(format))) => format!(
-                "the record of its last success was stored by another dlock (format {format}, known: {})",
+                "the record of its last success was stored by another version of dlock (format {format}, known: {}): use \
+                 one version on all hosts",
                 Success::FORMAT
             ),
             NotGranted::Refused(Refusal::Superseded(newer)) => superseded_by(newer),

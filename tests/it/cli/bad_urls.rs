@@ -93,8 +93,8 @@ const WRONG_REDIS: &[(&str, &str)] = &[
     ),
     ("rediss://h?ca_file=x", "ca_file= takes an absolute path"),
     ("rediss://h?ca_file=", "ca_file= takes an absolute path"),
-    ("rediss://h?cert_file=/x", "cert_file= and key_file= go together"),
-    ("rediss://h?key_file=/x", "cert_file= and key_file= go together"),
+    ("rediss://h?cert_file=/x", "cert_file= and key_file= are needed together: add the other one"),
+    ("rediss://h?key_file=/x", "cert_file= and key_file= are needed together: add the other one"),
     ("rediss://h?insecure=maybe", "insecure= is yes or no, not 'maybe'"),
     (
         "redis://h?prefix=dlock:&recipe=python-redis-lock",

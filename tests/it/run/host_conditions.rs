@@ -3,7 +3,7 @@
 use crate::support::dlock::Dlock;
 use crate::support::place::Place;
 use crate::support::process;
-use crate::support::running::Exit;
+use crate::support::running::{Exit, Running};
 use crate::support::store::Store;
 use crate::support::wait::{throughout, until};
 use crate::support::{SOON, probe};
@@ -114,9 +114,8 @@ fn a_small_stack_is_raised_for_dlock_alone_or_refused_with_a_sentence() {
     assert_eq!(run("--stack=65536:65536").output().outcome(), (Exit::Code(70), "", why));
 }
 
-/// S33
-#[test]
-fn a_command_that_cannot_be_signalled_is_reported_and_not_called_dead() {
+/// A run by a plain user whose command has become another user's.
+fn beyond_reach(options: &[&str]) -> (Place, Running) {
     let place = open_place();
     let root = place.path("become-root");
     // Not by this process: while another test forks, the copy would be open for writing there (ETXTBSY).
@@ -126,10 +125,17 @@ fn a_command_that_cannot_be_signalled_is_reported_and_not_called_dead() {
     let inherited_lock = place.inherited_lock();
     std::fs::write(inherited_lock.path(), "").unwrap();
     std::fs::set_permissions(inherited_lock.path(), std::fs::Permissions::from_mode(0o666)).unwrap();
-    let run = place.run().args(RUNTIME);
+    let run = place.run().args(options);
     let run = run.command([root.to_str().unwrap(), "--inherited-lock", inherited_lock.path(), "become-root"]);
     let mut run = as_user(run, 60_999).spawn();
     run.await_ready();
+    (place, run)
+}
+
+/// S33
+#[test]
+fn a_command_that_cannot_be_signalled_is_reported_and_not_called_dead() {
+    let (place, mut run) = beyond_reach(&RUNTIME);
     let command = run.command();
     let said = run.await_stderr("dlock: ");
     throughout(Duration::from_secs(2), "the lock of a command that lives", || {
@@ -138,6 +144,21 @@ fn a_command_that_cannot_be_signalled_is_reported_and_not_called_dead() {
     assert!(!said.contains("was killed"), "{said}");
     process::send(command, Signal::SIGKILL);
     assert_eq!(run.wait().exit, Exit::Code(124));
+    assert!(place.lock_is_free("x"));
+}
+
+/// S33: dlock itself takes the place of the guard.
+#[test]
+fn without_a_guard_a_command_that_cannot_be_signalled_is_reported_and_not_called_dead() {
+    let (place, mut run) = beyond_reach(&[]);
+    let command = run.command();
+    process::send(run.guard(), Signal::SIGKILL);
+    run.await_stderr(&format!("process {command} may not be signalled by this user"));
+    assert!(process::alive(command) && run.poll().is_none() && !place.lock_is_free("x"));
+    process::send(command, Signal::SIGKILL);
+    let output = run.wait();
+    assert_eq!(output.exit, Exit::Code(70));
+    assert!(!output.stderr.contains("the command was stopped"), "{}", output.stderr);
     assert!(place.lock_is_free("x"));
 }
 

@@ -133,7 +133,7 @@ fn an_error_names_the_file_the_part_and_what_to_do() {
         (
             server,
             "{client-key-data: aHVudGVyMg==}",
-            "/c: context 'x': client-certificate and client-key in the kubeconfig go together",
+            "/c: context 'x': client-certificate and client-key in the kubeconfig are needed together: add the other one",
         ),
         (server, "{as: root}", "/c: user 'x': as: dlock does not act as another"),
         (server, "{auth-provider: {name: gcp}}", "auth-provider: it is obsolete"),

@@ -90,7 +90,7 @@ pub(super) async fn container(settings: &Settings) -> Result<Option<Keys>, Store
         || name.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback());
     if !endpoint.is_secure && !is_local {
         return Err(StoreError::Config(format!(
-            "{FULL}: only a container's own endpoint is asked without TLS"
+            "{FULL}: http:// is accepted only for this host, ECS and EKS: use https://"
         )));
     }
     let token = match settings.variable("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE") {

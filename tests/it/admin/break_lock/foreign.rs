@@ -28,7 +28,7 @@ fn a_flock_of_another_program_is_not_removed() {
     assert_not_yet(
         &breaking(&store).arg("--force").output(),
         &format!(
-            "x is held by {who} by a file descriptor, which cannot be removed: stop that process, and the lock is free"
+            "x is held by {who} in a session or by a descriptor, which --force cannot end: stop that process"
         ),
     );
     assert!(store.is_held());
@@ -57,7 +57,7 @@ fn force_cannot_remove_the_lock_of_a_dlock_on_a_file() {
     assert_not_yet(
         &output,
         &format!(
-            "x is held by {who} by a file descriptor, which cannot be removed: stop that process, and the lock is free"
+            "x is held by {who} in a session or by a descriptor, which --force cannot end: stop that process"
         ),
     );
     assert!(store.is_held() && !inherited_lock.is_free());

@@ -10,7 +10,7 @@ use crate::support::wait::until;
 
 /// The message for a token that owns nothing.
 fn not_ours(store: &Store) -> String {
-    format!("dlock: x on {}: the token does not, or no longer, own it: it is free\n", store.url())
+    format!("dlock: x on {}: the token does not own it (any more): it is free\n", store.url())
 }
 
 #[track_caller]

@@ -248,6 +248,19 @@ fn a_full_disk_leaves_the_old_report_and_the_status() {
     assert_nothing_else(&place);
 }
 
+/// The signal of that limit is for dlock, whose messages have reached it, and not for the command.
+#[test]
+fn a_full_disk_for_messages_leaves_the_command_alone() {
+    let place = Place::new();
+    place.write("log", &"-".repeat(4096));
+    let log = std::fs::OpenOptions::new().append(true).open(place.path("log")).unwrap();
+    let run = place.run().args(["-v", "--min-hold", "1s"]).before_exec(no_room);
+    let run = run.sh("trap 'exit 5' XFSZ; sleep 1; echo ran; exit 7");
+    let output = run.stderr(log).output();
+    assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(7), "ran\n"));
+    assert_eq!(place.read("log").len(), 4096);
+}
+
 /// The same when there is only a command line.
 #[test]
 fn a_full_disk_leaves_the_status_of_wrong_usage() {

@@ -30,7 +30,7 @@ fn a_url_names_one_server_and_nothing_else() {
             "memcached://me@h",
             "a username without a password: add it to the URL, or as password_file=".to_owned(),
         ),
-        ("memcached://h?password_file=/x", "a password without a username: Memcached requires both".to_owned()),
+        ("memcached://h?password_file=/x", "a password without a username: Memcached requires both, add username=".to_owned()),
     ]);
 }
 

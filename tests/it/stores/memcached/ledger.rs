@@ -1,9 +1,11 @@
 //! The item of a lock: what other programs see of it, what is kept beside it, and by which clock its entries end.
 
+use crate::support::SOON;
 use crate::support::dlock::Dlock;
 use crate::support::memcached::Memcached;
 use crate::support::place::Place;
 use crate::support::running::{Exit, Output};
+use crate::support::wait::until;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::time::{Duration, Instant};
@@ -20,10 +22,14 @@ fn item(memcached: &Memcached) -> Value {
 }
 
 fn history_key(memcached: &Memcached) -> String {
-    let mut keys = memcached.keys();
-    keys.retain(|key| key.starts_with("dlock#history:"));
-    assert_eq!(keys.len(), 1, "{keys:?}");
-    keys.remove(0)
+    // The server does not list an item that is in use at that moment.
+    let is_history = |key: &String| key.starts_with("dlock#history:");
+    let mut found = None;
+    until(SOON, "the item of the history", || {
+        found = memcached.keys().into_iter().find(is_history);
+        found.is_some()
+    });
+    found.expect("a key")
 }
 
 /// It cannot be read as that of a holder, and the dlock that has stored it does not know this one's.

@@ -95,7 +95,7 @@ fn an_even_number_of_nodes_is_reported() {
     let url = fixture.masters.url_of(&[0, 1, 2, 3]);
     let output = fixture.place.bare().args(["doctor", "-b", &url, "-q"]).output();
     assert_eq!((output.exit, output.stderr.as_str()), (Exit::Code(0), ""));
-    let even = "4 nodes tolerate the loss of 1, as 3 do: one more, or one less, is better";
+    let even = "4 nodes tolerate the loss of 1, as 3 do: add a node or remove one";
     assert_eq!(doctor(&fixture, &url, "nodes").1, is("warning", even));
 }
 

@@ -52,7 +52,7 @@ fn an_unknown_format_at_every_node_is_rejected() {
     fixture.masters.command(&["SET", SUCCESS, r#"{"format":2}"#]);
     let output = nightly(&fixture).output();
     assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(78), ""));
-    let what = ": the record of its last success was stored by another dlock (format 2, known: 1)";
+    let what = ": the record of its last success was stored by another version of dlock (format 2, known: 1): use one version on all hosts";
     assert!(output.stderr.contains(what), "{}", output.stderr);
     fixture.await_free_at(&ALL);
 }

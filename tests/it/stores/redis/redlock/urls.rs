@@ -12,7 +12,7 @@ fn an_even_or_single_list_is_allowed_and_its_tolerance_is_reported() {
     for (nodes, says) in [
         (&[0][..], "1 node tolerates no loss: this is a single Redis; name 3 or 5 independent masters"),
         (&[0, 1], "2 nodes tolerate no loss, as 1 does: name 3 or 5 independent masters"),
-        (&[0, 1, 2, 3], "4 nodes tolerate the loss of 1, as 3 do: one more, or one less, is better"),
+        (&[0, 1, 2, 3], "4 nodes tolerate the loss of 1, as 3 do: add a node or remove one"),
     ] {
         masters.wipe();
         let output = Place::new().run().backend(masters.url_of(nodes)).command(["echo", "ran"]).output();

@@ -136,7 +136,11 @@ fn a_forbidden_socket_is_77_and_its_owner_is_named() {
     std::fs::set_permissions(place.path("private"), Permissions::from_mode(0o700)).unwrap();
     let hidden = format!("redis+unix://{}", place.arg("private/redis.sock"));
     let output = as_other_user(place.run().backend(hidden)).command(["true"]).output();
-    assert_refused(&output, 77, "no permission for the directory of the socket");
+    assert_refused(
+        &output,
+        77,
+        "no permission for the directory of the socket: let this user enter it (chmod +x)",
+    );
 }
 
 #[test]
