@@ -76,7 +76,7 @@ fn describe(name: &LockName, store: &str, busy: &Busy) -> String {
     if let Some((identity, ended, rest)) = kept_by(busy) {
         let now = Zoned::now();
         // Within a few minutes, both times could be the same without the seconds.
-        let clock = if ended + rest < SHORT_KEEPING { "%H:%M:%S" } else { "%H:%M" };
+        let clock = if ended.saturating_add(rest) < SHORT_KEEPING { "%H:%M:%S" } else { "%H:%M" };
         let at = |from_now: SignedDuration| {
             // A time that no calendar has is shown as that of now.
             let time = now.checked_add(from_now).unwrap_or_else(|_| now.clone());

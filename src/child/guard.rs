@@ -307,9 +307,11 @@ impl Guard {
     }
 
     fn keep_standby(&mut self) {
-        let is_alone =
-            || self.command.is_reaped && self.standby.pid().is_some() && self.tree().members().is_empty();
-        if self.dlock.is_gone() || is_alone() {
+        if self.command.is_reaped && self.standby.pid().is_some() {
+            let is_empty = self.tree().members().is_empty();
+            self.standby.note_walk(is_empty);
+        }
+        if self.dlock.is_gone() || self.standby.is_left_alone() {
             self.standby.end();
         } else if !self.stop.is_stopping() {
             self.standby.keep(self.cgroup.as_ref(), self.stop.dead());
@@ -404,7 +406,8 @@ impl Guard {
 
     /// Returns the next moment at which something is due without an event.
     fn next_wake(&self) -> Option<Moment> {
-        let own = [self.stop.wake(), self.settle_at, self.measure_at, self.standby.check_at()];
+        let check_at = self.standby.check_at().filter(|_| !self.stop.is_stopping());
+        let own = [self.stop.wake(), self.settle_at, self.measure_at, check_at];
         own.into_iter().flatten().min()
     }
 }

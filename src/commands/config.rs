@@ -3,13 +3,13 @@
 use serde_json::{Map, Value, json};
 
 use crate::exit::Exit;
-use crate::report::{Reporter, is_unsafe, printable};
+use crate::report::{Reporter, is_unsafe, json, printable};
 use crate::settings::{ConfigArguments, ConfigCommand, Shown, ShownTable, ShownValue, Source, Sourced};
 
 pub fn config(arguments: &ConfigArguments) -> Exit {
     let ConfigCommand::Show(arguments) = &arguments.command;
     match Shown::new(arguments) {
-        Ok(shown) if arguments.json => super::print(&format!("{}\n", object(&shown))),
+        Ok(shown) if arguments.json => super::print(&json::line(&object(&shown))),
         Ok(shown) => super::print(&text(&shown)),
         Err(failure) => Reporter::of(&arguments.common).failure(&failure),
     }

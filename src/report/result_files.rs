@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::path::Path;
 use std::time::Duration;
 
@@ -38,6 +38,8 @@ const LOCK_MODE: Mode = Mode::from_bits_truncate(0o660);
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 /// ... to this.
 const LONGEST_PAUSE: Duration = Duration::from_millis(16);
+/// What a report begins with.
+const REPORT_BEGIN: &[u8] = b"{\"version\":";
 /// The maximum length of a metrics file.
 const LONGEST_METRICS: u64 = 16 << 20;
 
@@ -76,11 +78,15 @@ impl Files {
 
     /// Writes the result of a run. A failure is a warning, and has no other effect.
     pub fn write(&self, report: &RunReport, reporter: &Reporter) {
-        if let Some(Sourced { value: target, source }) = &self.report
-            && let Err(error) =
-                target.write(report.to_json().as_bytes(), REPORT_MODE, limit(report, READER_WITHIN))
-        {
-            reporter.warning(&format!("{source}: cannot write {target}: {}", io_text(&error)));
+        if let Some(Sourced { value: target, source }) = &self.report {
+            let written = match report.outcome == Outcome::Usage && !is_report(target) {
+                // The option may have been meant for the command.
+                true => Err(io::Error::other("it is not a report of dlock")),
+                false => target.write(report.to_json().as_bytes(), REPORT_MODE, limit(report, READER_WITHIN)),
+            };
+            if let Err(error) = written {
+                reporter.warning(&format!("{source}: cannot write {target}: {}", io_text(&error)));
+            }
         }
         if let Some(Sourced { value: entry, source }) = &self.metrics
             && let Err(error) = add_metrics(entry, report)
@@ -88,6 +94,15 @@ impl Files {
             reporter.warning(&format!("{source}: this run is not counted: {}", reason(&error)));
         }
     }
+}
+
+/// Returns whether the target has nothing but an earlier report.
+fn is_report(target: &Target) -> bool {
+    let Target::File(entry) = target else { return true };
+    let mut begin = Vec::new();
+    let read =
+        open_regular(entry).and_then(|file| file.take(REPORT_BEGIN.len() as u64).read_to_end(&mut begin));
+    read.is_err() || REPORT_BEGIN.starts_with(&begin)
 }
 
 fn check_metrics(path: &Path) -> Result<Entry> {

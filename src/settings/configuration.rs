@@ -11,7 +11,7 @@ use super::document::Document;
 use super::suggestion;
 use super::table::{LockTable, ranked};
 use super::toml_tables::Tables;
-use super::value::{of_environment, variable};
+use super::value::{OnLost, of_environment, variable};
 use super::{BackendSettings, CommonArguments, Settings, Source, Sourced};
 use crate::backend::registry;
 use crate::backend::url::Url;
@@ -36,6 +36,17 @@ pub struct Configuration {
     /// The files that were read; each overrides the ones before it.
     pub(super) files: Vec<Arc<str>>,
     pub(super) tables: Tables,
+}
+
+/// Rejects a setting that only some of the locks of a run have, and that would be applied to the others, whose tables protect them by
+/// not having it.
+fn of_all<T>(said: &[Option<Sourced<T>>], others: &str) -> Result<(), Failure> {
+    match said.iter().flatten().next().filter(|_| said.iter().any(Option::is_none)) {
+        None => Ok(()),
+        Some(first) => {
+            Err(first.source.failure(format!("a lock that is taken together with this one has {others}")))
+        }
+    }
 }
 
 impl Configuration {
@@ -186,9 +197,18 @@ impl Configuration {
         wanted: impl Fn(&str) -> bool,
     ) -> Result<Settings, Failure> {
         let mut below = Settings::default();
+        let (mut slots, mut on_lost) = (Vec::new(), Vec::new());
         for name in names {
             let said = Settings::ranked(&self.tables_of(name), name, |key| key != "backend" && wanted(key))?;
+            slots.push(said.slots.clone().filter(|slots| slots.value != 1));
+            on_lost.push(said.on_lost.clone().filter(|on_lost| on_lost.value != OnLost::Kill));
             below = below.together(said, &above)?;
+        }
+        if above.slots.is_none() {
+            of_all(&slots, "one holder: use --slots or --exclusive")?;
+        }
+        if above.on_lost.is_none() {
+            of_all(&on_lost, "a command that is stopped with it: use --on-lost")?;
         }
         Ok(above.over(below))
     }

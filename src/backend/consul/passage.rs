@@ -9,7 +9,7 @@ use super::agent::{Agent, identity};
 use super::gate::Gate;
 use super::location::Location;
 use crate::backend::StoreError;
-use crate::backend::ledger::{HolderEntry, Ledger, Purpose};
+use crate::backend::ledger::{HolderEntry, Ledger, Now, Purpose};
 use crate::clock::Moment;
 use crate::lock::{LockName, Mode};
 
@@ -51,9 +51,13 @@ impl Passage {
         identity(&self.session)
     }
 
-    /// Returns whether a run inside the hold has its session, as after a pause of this client: it has taken it for dead.
-    pub fn is_adopted(&self, ledger: &Ledger) -> bool {
-        ledger.holders.iter().any(|holder| holder.token != self.token && holder.gate == self.identity())
+    /// Returns whether a run that was inside the hold has taken its session over, as after a pause of this client, which it has
+    /// taken for dead.
+    pub fn is_adopted(&self, ledger: &Ledger, now: Now) -> bool {
+        let is_owner =
+            |holder: &HolderEntry| holder.gate == self.identity() && holder.ticket == holder.family;
+        let is_another = |holder: &HolderEntry| holder.token != self.token && holder.counts(&now);
+        ledger.holders.iter().any(|holder| is_owner(holder) && is_another(holder))
     }
 
     /// Notes which sessions hold the lock, and whether the ledger has the hold.
@@ -80,13 +84,19 @@ impl Passage {
     }
 
     /// Returns what its session does when this ledger is stored, and who holds the lock then; `None` for nothing.
-    pub fn step(&self, location: &Location, ledger: &Ledger, gate: &Gate) -> Option<(Vec<Value>, Gate)> {
+    pub fn step(
+        &self,
+        location: &Location,
+        ledger: &Ledger,
+        gate: &Gate,
+        now: Now,
+    ) -> Option<(Vec<Value>, Gate)> {
         match self.state {
             State::Intended => {
                 let mode = self.intended(ledger)?;
                 Some(gate.taken(location, &self.name, &self.session, mode))
             }
-            State::Held if !holds(ledger, &self.token) && !self.is_adopted(ledger) => {
+            State::Held if !holds(ledger, &self.token) && !self.is_adopted(ledger, now) => {
                 Some(gate.left(location, &self.name, &self.session))
             }
             _ => None,
@@ -218,11 +228,16 @@ mod tests {
             state: State::Held,
             is_recorded: false,
         };
+        let now = Now { clock: Duration::from_secs(1), wall: 1_000_000 };
         let mut ledger = Ledger::of_foreign_holder(0);
-        assert!(!passage.is_adopted(&ledger), "another hold has another session");
+        assert!(!passage.is_adopted(&ledger, now), "another hold has another session");
         ledger.holders[0].gate = identity(&session);
-        assert!(passage.is_adopted(&ledger));
-        ledger.holders[0].token = "outer".to_owned();
-        assert!(!passage.is_adopted(&ledger), "the hold is its own");
+        assert!(passage.is_adopted(&ledger, now));
+        ledger.holders[0].lease_ends = Some(now.clock);
+        assert!(!passage.is_adopted(&ledger, now), "it has ended");
+        (ledger.holders[0].lease_ends, ledger.holders[0].family) = (None, 7);
+        assert!(!passage.is_adopted(&ledger, now), "it is inside the hold");
+        (ledger.holders[0].family, ledger.holders[0].token) = (ledger.holders[0].ticket, "outer".to_owned());
+        assert!(!passage.is_adopted(&ledger, now), "the hold is its own");
     }
 }

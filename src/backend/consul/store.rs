@@ -166,7 +166,8 @@ impl DocumentStore for ConsulStore {
             self.sessions.end(&mut self.agent, |one| one.token == token).await;
             return Ok(None);
         }
-        let step = passage.and_then(|passage| passage.step(&self.location, &ledger, &version.gate));
+        let now = self.agent.clock().now();
+        let step = passage.and_then(|passage| passage.step(&self.location, &ledger, &version.gate, now));
         let is_swapped = step.is_some();
         let (mut operations, gate) = step.unwrap_or_else(|| (Vec::new(), version.gate.clone()));
         if !is_swapped && matches!(purpose, Purpose::Release(_)) {
@@ -262,7 +263,8 @@ impl DocumentStore for ConsulStore {
         match passage.state {
             State::Held if passage.is_recorded => return Ok(true),
             State::Held
-                if Ledger::parse(&self.last.ledger).is_ok_and(|ledger| passage.is_adopted(&ledger)) =>
+                if Ledger::parse(&self.last.ledger)
+                    .is_ok_and(|ledger| passage.is_adopted(&ledger, self.agent.clock().now())) =>
             {
                 return Ok(true);
             }

@@ -167,6 +167,11 @@ impl LockDirectory {
                 added?;
             }
         }
+        if matches!(purpose, Purpose::Claim(_)) && !watch.iter().any(|event| matches!(event, Watch::Gate(_)))
+        {
+            // Another one is next, or the lock is frozen: this process must not keep the gate then.
+            self.awaited = None;
+        }
         let mut is_watched = true;
         for event in watch {
             is_watched &= self.watch(name, event);

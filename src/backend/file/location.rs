@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use super::errors::describe;
+use super::trust;
 use crate::backend::StoreError;
 use crate::backend::options::Value::Text;
 use crate::backend::options::{Options, Table, of_lock};
@@ -86,13 +87,20 @@ impl Location {
         Location { directory, is_default, suffix: SUFFIX.to_owned(), display }
     }
 
-    /// Creates the directory if it is missing and the user named none.
+    /// If the user named no directory, creates it, or checks that no other user can remove the locks of the one that is there.
     pub(super) fn prepare(&self) -> Result<(), StoreError> {
-        if self.is_default && !self.directory.exists() {
-            let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.directory);
-            made.map_err(|error| describe(&error, "make the directory", &self.directory))?;
+        if !self.is_default {
+            return Ok(());
         }
-        Ok(())
+        match fs::metadata(&self.directory) {
+            Ok(found) => trust::check_default_directory(&found)
+                .map_err(|error| describe(&error, "use the directory", &self.directory)),
+            Err(_) => fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(&self.directory)
+                .map_err(|error| describe(&error, "make the directory", &self.directory)),
+        }
     }
 
     /// Returns the directories that [`Location::prepare`] would create, the innermost first.

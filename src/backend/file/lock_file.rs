@@ -115,7 +115,15 @@ pub(super) fn try_flock(path: &Path, mode: GateMode) -> io::Result<Option<File>>
 /// The same, starting with a file that was at this path a moment ago.
 pub(super) fn try_flock_of(mut file: File, path: &Path, mode: GateMode) -> io::Result<Option<File>> {
     for _ in 0..100 {
-        if !try_lock(&file, mode)? {
+        let locked = match try_lock(&file, mode) {
+            // NFS 4 needs a descriptor for writing to lock a file exclusively (flock(2), "NFS details").
+            Err(error) if error.raw_os_error() == Some(libc::EBADF) => {
+                file = open_or_create(path, OpenOptions::new().read(true).write(true)).map_err(|_| error)?;
+                try_lock(&file, mode)
+            }
+            locked => locked,
+        };
+        if !locked? {
             return Ok(None);
         }
         // The file may have been replaced between open and lock: a lock on the old file excludes nothing.

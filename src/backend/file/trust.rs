@@ -54,6 +54,19 @@ pub(super) fn check(metadata: &Metadata, path: &Path) -> io::Result<()> {
     }
 }
 
+/// Rejects a directory in which another user can remove or replace the files of this one. What the user has named is taken as it
+/// is.
+pub(super) fn check_default_directory(metadata: &Metadata) -> io::Result<()> {
+    let owner = metadata.uid();
+    if owner != 0 && owner != nix::unistd::geteuid().as_raw() {
+        return Err(untrusted(format!("it belongs to {}: name a directory in the URL", user(owner))));
+    }
+    match metadata.mode() & OTHERS_WRITE {
+        0 => Ok(()),
+        _ => Err(untrusted("everybody may write to it: chmod o-w")),
+    }
+}
+
 /// The same for a path that is not to be opened now; a missing file is accepted.
 pub(super) fn check_path(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {

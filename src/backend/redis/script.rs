@@ -72,7 +72,7 @@ macro_rules! script {
     }};
 }
 
-static CLAIM: Script = script!(source::CLAIM, "dc2374671454474c7c16a774dd6c4953bc72d482");
+static CLAIM: Script = script!(source::CLAIM, "fd61996491c39ad89cd10b960ee20a750a02740d");
 static HOLD: Script = script!(source::HOLD, "cbc2866dc54eddfce375ab8bcf1f34e61f7ab581");
 static ADMINISTER: Script = script!(source::ADMINISTER, "93e7c0c6f1d0b426e75621aafcbf68e479173355");
 pub(super) static LOOK: Script = script!(source::LOOK, "53e15c4c523ef8addb0514c4dac7e3bf630ef24b");

@@ -40,6 +40,8 @@ pub(super) struct Sentinels {
 /// The server that the sentinels have named.
 struct Master {
     address: Address,
+    /// See [`Choice::epoch`].
+    epoch: u64,
     queried: Moment,
     /// The sentinels now name another one.
     is_former: bool,
@@ -63,8 +65,9 @@ impl Sentinels {
     pub(super) async fn find(&mut self, location: &Location) -> Result<Address, StoreError> {
         let query = self.start_query(location);
         self.query = None;
-        let Choice { master, .. } = query.reply.await?;
-        self.master = Some(Master { address: master.clone(), queried: query.started, is_former: false });
+        let Choice { master, epoch, .. } = query.reply.await?;
+        self.master =
+            Some(Master { address: master.clone(), epoch, queried: query.started, is_former: false });
         Ok(master)
     }
 
@@ -105,9 +108,10 @@ impl Sentinels {
         self.query = None;
         if let (Ok(choice), Some(master)) = (reply, &mut self.master) {
             match choice.master == master.address {
-                true => master.queried = started,
-                // The reply of a minority is enough for doubt, but not for leaving a master that responds.
-                false => master.is_former |= choice.is_agreed,
+                true => (master.queried, master.epoch) = (started, master.epoch.max(choice.epoch)),
+                // A later fail-over was decided on by a majority, whoever tells of it: others may follow it already. An earlier one
+                // is enough for doubt, but not for leaving a master that responds.
+                false => master.is_former |= choice.is_agreed || choice.epoch > master.epoch,
             }
         }
     }

@@ -12,13 +12,11 @@ use crate::child::cgroup::Cgroup;
 use crate::child::killer::Killer;
 use crate::child::tree::{self, Tree};
 use crate::child::{procfs, sys};
-use crate::clock::Moment;
+use crate::clock::{Moment, Timer};
 use crate::priority;
 
 /// dlock pings each second. If no ping has come for this long, dlock may be stopped.
 const PEER_IS_LATE: Duration = Duration::from_millis(1500);
-/// How long the standby process waits before it looks at the clock again.
-const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
 /// The guard's watch over dlock, and the standby process.
 #[derive(Default)]
@@ -28,6 +26,9 @@ pub(super) struct Standby {
     /// Its pid, until it is reaped.
     pid: Option<i32>,
     dismissal: Option<PipeWriter>,
+    /// The number of walks in a row that have found nothing else: one proves nothing, because a process may be between two
+    /// parents.
+    empty_walks: u32,
 }
 
 impl Standby {
@@ -60,6 +61,16 @@ impl Standby {
             strangers.remove(&getpid().as_raw());
             let _ = self.fork(Tree::below(dlock, strangers), cgroup, dead);
         }
+    }
+
+    /// Notes whether a walk over the tree has found nothing.
+    pub(super) fn note_walk(&mut self, is_empty: bool) {
+        self.empty_walks = if is_empty { self.empty_walks + 1 } else { 0 };
+    }
+
+    /// Returns whether nothing is left of the tree but this process.
+    pub(super) fn is_left_alone(&self) -> bool {
+        self.empty_walks > 1
     }
 
     /// Ends the watch: the tree is gone, or dlock is dead.
@@ -105,17 +116,13 @@ impl Standby {
     }
 }
 
-/// Waits for the dismissal, or until it is too late for that; returns whether it has come. Not in one step: the time that `poll(2)`
-/// counts stands still while the host is suspended.
+/// Waits for the dismissal, or until it is too late for that; returns whether it has come.
 fn is_dismissed(dismissal: &mut PipeReader, dead: Option<Moment>) -> bool {
-    while let Some(left) = dead.map(|dead| dead.saturating_since(Moment::now())) {
-        if left.is_zero() {
+    if let Some(timer) = Timer::new().ok().filter(|timer| dead.is_some() && timer.set(dead).is_ok()) {
+        let both = [dismissal.as_fd(), timer.as_fd()];
+        let _ = poll(&mut both.map(|end| PollFd::new(end, PollFlags::POLLIN)), PollTimeout::NONE);
+        if timer.take_expiry() {
             return false;
-        }
-        let pause = PollTimeout::try_from(left.min(LONGEST_PAUSE)).unwrap_or(PollTimeout::ZERO);
-        if poll(&mut [PollFd::new(dismissal.as_fd(), PollFlags::POLLIN)], pause).is_ok_and(|ready| ready > 0)
-        {
-            break;
         }
     }
     dismissal.read(&mut [0]).is_ok_and(|count| count > 0)

@@ -44,7 +44,8 @@ impl<'a> Run<'a> {
                 Ok(Some((held, keepers)))
             }
             Err((lock, NotGranted::Contended(ref busy))) => {
-                let instead = "DLOCK_HELD, which would allow nesting, was removed from the environment: keep it, as by sudo --preserve-env=DLOCK_HELD";
+                let instead = "DLOCK_HELD, which would allow nesting, was removed from the environment: keep it, as by \
+                               sudo --preserve-env=DLOCK_HELD";
                 let line = lock_wait.report_contended(&awaited, &lock.claim.name, busy, instead);
                 self.was_contended(report, lock, line);
                 report.holder = busy.holder().cloned();

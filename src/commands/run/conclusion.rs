@@ -71,8 +71,10 @@ impl Run<'_> {
                     ));
                 }
                 Ok(Release::NotHeld) if supervised.stopped.is_none() && !supervised.locks[lock].is_lost => {
-                    self.reporter
-                        .warning(&format!("{name} on {store}: was no longer held when the command ended: another one may have run beside it, see dlock history"));
+                    self.reporter.warning(&format!(
+                        "{name} on {store}: was no longer held when the command ended: another one may have run beside \
+                         it, see dlock history"
+                    ));
                 }
                 Ok(Release::SuccessNotStored(why)) => {
                     let line = format!("{name} on {store}: its success could not be recorded: {why}");

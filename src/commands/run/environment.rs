@@ -26,8 +26,10 @@ pub(super) fn launch(plan: &RunPlan, held: &[HeldLock<'_>], outer: &OuterHolds) 
                 Some(fencing) => set.push(("DLOCK_FENCING_TOKEN".to_owned(), fencing.to_string())),
                 None => unset.push("DLOCK_FENCING_TOKEN".to_owned()),
             }
-            if plan.settings.slots.is_some() {
-                set.push(("DLOCK_SLOT".to_owned(), grant.slot.unwrap_or(0).to_string()));
+            match plan.settings.slots {
+                Some(_) => set.push(("DLOCK_SLOT".to_owned(), grant.slot.unwrap_or(0).to_string())),
+                // That of an outer run is for another lock.
+                None => unset.push("DLOCK_SLOT".to_owned()),
             }
         }
         holds.push(json!({

@@ -196,10 +196,12 @@ impl Run<'_> {
                         && Moment::now() + BETWEEN_TRIES < until =>
                 {
                     is_recorded |= maybe_applied;
-                    uncertain |= maybe_applied && rest.is_zero();
+                    uncertain |= maybe_applied;
                     tokio::time::sleep(BETWEEN_TRIES).await;
                 }
-                Ok(Release::NotHeld) if uncertain && !is_lost => return Ok(Release::Released),
+                Ok(Release::NotHeld) if uncertain && rest.is_zero() && !is_lost => {
+                    return Ok(Release::Released);
+                }
                 result => {
                     stays.set(false);
                     // The loss has been reported, and what is left of the lock ends with its lease.

@@ -11,6 +11,8 @@ use crate::support::wait::until;
 use crate::support::zookeeper::ZooKeeper;
 use nix::sys::signal::Signal;
 use serde_json::Value;
+use std::io::Read;
+use std::process::{Command, Stdio};
 
 /// A dlock with these words, on the locks of the place.
 fn dlock(place: &Place, line: &str) -> Dlock {
@@ -367,4 +369,25 @@ fn on_etcd_no_lease_is_left() {
         assert_eq!(command(words), Exit::Code(0));
         assert_eq!(etcd.client().leases().unwrap().len(), before, "{end}");
     }
+}
+
+/// The run that waits behind another program does not take its place while the lock is frozen.
+#[test]
+fn a_freeze_waits_for_another_program_and_not_for_the_runs_behind_it() {
+    let place = Place::new();
+    std::fs::create_dir_all(place.locks()).unwrap();
+    let mut foreign = Command::new("flock");
+    foreign.arg(place.lock_file("x")).args(["sh", "-c", "echo; cat"]);
+    let mut foreign = foreign.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    foreign.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+    let mut waiter = place.run().args(["-v", "--wait", "forever"]).sh("echo ran").spawn();
+    waiter.await_stderr("waiting at position 1");
+    let mut freeze = dlock(&place, "freeze --forever --wait forever x").spawn();
+    until(SOON, "a frozen lock", || is_frozen(&place, "x"));
+    drop(foreign.stdin.take());
+    foreign.wait().unwrap();
+    assert_eq!(freeze.wait().exit, Exit::Code(0), "{}", freeze.stderr());
+    assert!(waiter.poll().is_none());
+    assert_eq!(dlock(&place, "thaw x").output().exit, Exit::Code(0));
+    assert_eq!(waiter.wait().stdout, "ran\n");
 }

@@ -2,3 +2,4 @@
 
 pub mod documents;
 pub mod generated;
+mod json_keys;

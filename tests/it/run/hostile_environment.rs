@@ -216,3 +216,25 @@ fn the_default_directory_is_private_to_its_user() {
     assert_eq!(std::fs::metadata(&home).unwrap().mode() & 0o7777, 0o777);
     assert_eq!(run().output().outcome(), (Exit::Code(0), "ran\n", ""));
 }
+
+/// Whoever may remove a lock file can let two runs hold the lock.
+#[test]
+fn a_default_directory_of_others_is_not_used() {
+    let place = open_place();
+    let directory = place.path("new-home/.local/state/dlock");
+    std::fs::create_dir_all(&directory).unwrap();
+    let mode =
+        |mode: u32| std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(mode)).unwrap();
+    let run = place.run().no_backend().env("HOME", place.path("new-home"));
+    mode(0o777);
+    let output = as_unknown_user(run.command(["touch", "t"])).output();
+    let why = "everybody may write to it: chmod o-w";
+    assert_eq!((output.exit, output.stderr.contains(why)), (Exit::Code(77), true), "{}", output.stderr);
+    mode(0o755);
+    std::os::unix::fs::chown(&directory, Some(4711), None).unwrap();
+    let run = place.run().no_backend().env("HOME", place.path("new-home"));
+    let output = as_unknown_user(run.command(["touch", "t"])).output();
+    let why = "it belongs to user 4711: name a directory in the URL";
+    assert_eq!((output.exit, output.stderr.contains(why)), (Exit::Code(77), true), "{}", output.stderr);
+    assert!(!place.path("t").exists());
+}

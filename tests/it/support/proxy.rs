@@ -50,6 +50,8 @@ struct State {
     stick_after: Option<usize>,
     /// What the client sends on this connection is held back until it is healed.
     stuck: Option<usize>,
+    /// The last connection that was stuck, and the number of pieces from the server on it since.
+    last_stuck: Option<(usize, usize)>,
 }
 
 impl State {
@@ -91,7 +93,10 @@ impl State {
     /// Sticks this connection, on which a client has sent a piece, if it is time for that.
     fn stick(&mut self, connection: usize) {
         match &mut self.stick_after {
-            Some(0) => (self.stick_after, self.stuck) = (None, Some(connection)),
+            Some(0) => {
+                (self.stick_after, self.stuck, self.last_stuck) =
+                    (None, Some(connection), Some((connection, 0)));
+            }
             Some(others) => *others -= 1,
             None => {}
         }
@@ -191,6 +196,11 @@ impl Proxy {
     /// Whether a piece from a client is held on its connection.
     pub fn is_stuck(&self) -> bool {
         self.shared.lock().stuck.is_some()
+    }
+
+    /// Number of pieces that the server has sent on the connection that was stuck last, since then.
+    pub fn replies_to_stuck(&self) -> usize {
+        self.shared.lock().last_stuck.map_or(0, |(_, replies)| replies)
     }
 
     /// Whether replies are held back.
@@ -314,6 +324,11 @@ fn read(
         match way {
             Way::Down => {
                 state.pieces_down += 1;
+                if let Some((_, replies)) =
+                    state.last_stuck.as_mut().filter(|(stuck, _)| *stuck == connection)
+                {
+                    *replies += 1;
+                }
                 if state.loses_reply() {
                     return;
                 }

@@ -5,7 +5,6 @@ use std::time::Duration;
 use tonic::{Code, Status};
 
 use super::EtcdStore;
-use crate::backend::StoreError;
 use crate::backend::etcd::connection::Channel;
 use crate::backend::etcd::errors;
 use crate::backend::etcd::keys::Keys;
@@ -15,6 +14,7 @@ use crate::backend::etcd::messages::{
 };
 use crate::backend::ledger::entries::{METADATA, Write};
 use crate::backend::ledger::{Ledger, Purpose};
+use crate::backend::{Outlook, StoreError};
 use crate::clock::Moment;
 
 const CREATE_REVISION: i32 = 1;
@@ -68,8 +68,10 @@ impl EtcdStore {
         Ok(match write {
             Write::Create { alone, waiting, lease } => {
                 // Without a lease, the entry would never end.
-                let ended = || {
-                    StoreError::unreachable("the lease of this client has ended before its entry was created")
+                let ended = || StoreError::Unavailable {
+                    reason: "the lease of this client has ended before its entry was created".into(),
+                    maybe_applied: false,
+                    outlook: Outlook::Transient,
                 };
                 let session = self.lease.map(|lease| lease.id).ok_or_else(ended)?;
                 let key = keys.contender(session);

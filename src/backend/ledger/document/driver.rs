@@ -167,7 +167,7 @@ impl<V: Clone> Documents<V> {
                 _ => true,
             };
             observation.let_in(store, name, &before, &ledger).await?;
-            let is_withdrawn = ledger == before && observation.withdraw(store, purpose, &before).await?;
+            let is_withdrawn = observation.withdraw(store, purpose, &before).await? && ledger == before;
             let stored = if ledger != before || !is_subscribed || is_withdrawn {
                 let mut called = called(&before, &ledger);
                 let next = next(&ledger, &called);

@@ -70,15 +70,15 @@ impl Round {
         undated.max()
     }
 
-    /// Returns the freeze that keeps the claim out: so many nodes are frozen, have failed, or are too young, that the others
-    /// are no majority of this many nodes.
-    pub(super) fn freeze(&self, count: usize, quorum: usize, too_young: usize) -> Option<Freeze> {
+    /// Returns the freeze that keeps the claim out: so many nodes are frozen, or have failed, that the others are no
+    /// majority of this many nodes.
+    pub(super) fn freeze(&self, count: usize, quorum: usize) -> Option<Freeze> {
         let busy = self.replies.succeeded().into_iter().filter_map(|(_, reply)| match reply.attempt {
             Attempt::Busy(busy) => busy.freeze,
             _ => None,
         });
         let freezes: Vec<Box<Freeze>> = busy.collect();
-        let least = (count - quorum + 1).saturating_sub(self.replies.failed().len() + too_young);
+        let least = (count - quorum + 1).saturating_sub(self.replies.failed().len());
         merge::freeze(freezes.iter().map(|freeze| &**freeze), least)
     }
 
@@ -301,7 +301,7 @@ impl RedlockStore {
             return Err(self.nodes.unavailable(&failed));
         }
         let granted = round.replies.nodes(NodeReply::is_granted).len();
-        let contention = contention(&busy, granted, quorum, round.freeze(count, quorum, too_young.len()));
+        let contention = contention(&busy, granted, quorum, round.freeze(count, quorum));
         match too_young.iter().map(|(_, rest)| *rest).max() {
             Some(rest) if contention.is_free() => {
                 let text = not_counted_yet(too_young.len(), count, rest);

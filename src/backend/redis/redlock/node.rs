@@ -14,8 +14,7 @@ use crate::backend::redis::reply::{LockReply, NodeMark, Outcome, nonsense};
 use crate::backend::redis::result::{attempt, unexpected};
 use crate::backend::redis::script::{AsNode, By, Operation, ScriptRequest, millis};
 use crate::backend::redis::store::{COUNTER_TTL, RedisStore};
-use crate::backend::{Attempt, Backend, Busy, Ending, Intent, StoreError};
-use crate::clock::wall_micros;
+use crate::backend::{Attempt, Backend, Ending, Intent, StoreError};
 use crate::lock::{Claim, FencingToken};
 use crate::random;
 
@@ -189,7 +188,7 @@ impl NodeReply {
         let excluded_for = match &self.attempt {
             // A nested claim is granted only where the outer hold is present, so the node's age does not matter.
             Attempt::Granted(_) if claim.requires_outer_hold => {
-                return NodeVote { age: Duration::MAX, is_new: false, excluded_for: None, frozen_for: None };
+                return NodeVote { age: Duration::MAX, is_new: false, excluded_for: None };
             }
             // It would be granted if it were due.
             Attempt::Granted(_) | Attempt::NotDue(_) => None,
@@ -201,13 +200,6 @@ impl NodeReply {
             }
             Attempt::Refused(_) => Some(Duration::MAX),
         };
-        let frozen_for = match &self.attempt {
-            Attempt::Busy(Busy { freeze: Some(freeze), .. }) => {
-                Some(Duration::from_micros(wall_micros()).saturating_sub(Duration::from_millis(freeze.since)))
-            }
-            _ => None,
-        };
-        let age = Duration::from_millis(self.mark.age);
-        NodeVote { age, is_new: self.mark.is_new, excluded_for, frozen_for }
+        NodeVote { age: Duration::from_millis(self.mark.age), is_new: self.mark.is_new, excluded_for }
     }
 }

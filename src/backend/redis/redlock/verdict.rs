@@ -22,8 +22,6 @@ pub(super) struct NodeVote {
     pub(super) is_new: bool,
     /// The longest lease among the holds that exclude the claim; `None` if the claim is granted.
     pub(super) excluded_for: Option<Duration>,
-    /// How long the lock has been frozen there.
-    pub(super) frozen_for: Option<Duration>,
 }
 
 /// The outcome of a vote.
@@ -55,11 +53,8 @@ pub(super) fn verdict(
     let of_age = |least: Duration| -> Vec<usize> {
         granted.iter().filter(|(_, age)| *age >= least).map(|(node, _)| *node).collect()
     };
-    // A freeze has no lease: a node that is younger may have lost it.
-    let frozen_for = votes.iter().filter_map(|(_, vote)| vote.frozen_for).max().unwrap_or_default();
-    let oldest = LONGEST_LEASE.max(frozen_for);
-    if of_age(oldest).len() >= quorum {
-        return Some(Verdict::Granted(of_age(oldest)));
+    if of_age(LONGEST_LEASE).len() >= quorum {
+        return Some(Verdict::Granted(of_age(LONGEST_LEASE)));
     }
     if granted.len() + pending < quorum {
         return Some(Verdict::Refused { too_young: Vec::new() });
@@ -73,7 +68,6 @@ pub(super) fn verdict(
         true => Duration::ZERO,
         false => excluded_for.map(|lease| lease.min(LONGEST_LEASE)).fold(lease, Duration::max),
     };
-    let needed = needed.max(frozen_for);
     if of_age(needed).len() >= quorum {
         return Some(Verdict::Granted(of_age(needed)));
     }
@@ -99,25 +93,18 @@ mod tests {
     const OLD: u64 = 31 * 24 * 3600;
 
     /// The verdict on the votes of five nodes: `g AGE` granted by a new node of that age in seconds, `r AGE` by one that
-    /// was restarted, `x LEASE` excluded by a hold with that lease, `z SECONDS` frozen for so long, `f` failed, `?` pending.
+    /// was restarted, `x LEASE` excluded by a hold with that lease, `f` failed, `?` pending.
     fn of(votes: &str) -> Option<Verdict> {
         let mut pending = 0;
         let vote = |(node, vote): (usize, &str)| {
             let (kind, number) = vote.split_at(1);
             let time = Duration::from_secs(number.replace("old", &OLD.to_string()).parse().unwrap_or(0));
-            let granted = NodeVote { age: time, is_new: kind == "g", excluded_for: None, frozen_for: None };
+            let granted = NodeVote { age: time, is_new: kind == "g", excluded_for: None };
             match kind {
                 "g" | "r" => Some((node, granted)),
                 "x" => {
                     let age = Duration::from_secs(OLD);
-                    Some((node, NodeVote { age, excluded_for: Some(time), ..granted }))
-                }
-                "z" => {
-                    let (excluded_for, frozen_for) = (Some(Duration::ZERO), Some(time));
-                    Some((
-                        node,
-                        NodeVote { age: Duration::from_secs(OLD), excluded_for, frozen_for, ..granted },
-                    ))
+                    Some((node, NodeVote { age, is_new: true, excluded_for: Some(time) }))
                 }
                 _ => {
                     pending += usize::from(kind == "?");
@@ -137,9 +124,6 @@ mod tests {
             ("f f gold gold g30", &[2, 3, 4]),
             ("f g40 g40 g40 g3", &[1, 2, 3]),
             ("r30 r30 r31 f f", &[0, 1, 2]),
-            // A minority was frozen.
-            ("z60 gold gold gold f", &[1, 2, 3]),
-            ("z60 r61 r61 gold f", &[1, 2, 3]),
             // All are new.
             ("g0 g5 g1 g2 g3", &[0, 1, 2, 3, 4]),
         ] {

@@ -54,7 +54,7 @@ impl RedlockStore {
                 continue;
             }
             let granted = round.replies.nodes(NodeReply::is_granted).len();
-            let is_frozen = round.freeze(self.nodes.count(), quorum, 0).is_some();
+            let is_frozen = round.freeze(self.nodes.count(), quorum).is_some();
             let is_possible = queued.len() + granted >= quorum && too_young.is_empty() && !is_frozen;
             let keep_until = *keep_until.get_or_insert_with(|| Instant::now() + KEEP);
             if granted > 0 && is_possible && Instant::now() < keep_until {

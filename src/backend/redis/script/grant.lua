@@ -158,7 +158,7 @@ local function enter()
     end
   end
   if not outer_token then
-    return request.must_nest and not request.restored and {outcome = 'outer_lost'} or nil
+    return request.must_nest and {outcome = 'outer_lost'} or nil
   end
   if mode == 'c' and wants == 'c' and slots ~= of then
     return {outcome = 'other_slots', slots = slots}

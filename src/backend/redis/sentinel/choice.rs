@@ -15,6 +15,8 @@ pub struct Opinion {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     pub master: Address,
+    /// That of the fail-over that made it the master, as far as the sentinels that name it know.
+    pub epoch: u64,
     /// More than half of the listed sentinels name it, not only the one with the latest fail-over.
     pub is_agreed: bool,
 }
@@ -22,14 +24,15 @@ pub struct Choice {
 /// The master that more than half of the `listed` sentinels name, if there is one.
 pub fn agreed(opinions: &[Opinion], listed: usize) -> Option<Choice> {
     let votes = |master: &Address| opinions.iter().filter(|opinion| opinion.master == *master).count();
-    let opinion = opinions.iter().find(|opinion| votes(&opinion.master) * 2 > listed)?;
-    Some(Choice { master: opinion.master.clone(), is_agreed: true })
+    let named = opinions.iter().filter(|opinion| votes(&opinion.master) * 2 > listed);
+    let opinion = named.max_by_key(|opinion| opinion.epoch)?;
+    Some(Choice { master: opinion.master.clone(), epoch: opinion.epoch, is_agreed: true })
 }
 
 /// The master of the latest fail-over that any sentinel knows; of several sentinels with the same one the first.
 pub fn latest(opinions: &[Opinion]) -> Option<Choice> {
     let opinion = opinions.iter().rev().max_by_key(|opinion| opinion.epoch)?;
-    Some(Choice { master: opinion.master.clone(), is_agreed: false })
+    Some(Choice { master: opinion.master.clone(), epoch: opinion.epoch, is_agreed: false })
 }
 
 #[cfg(test)]

@@ -152,6 +152,34 @@ fn a_setting_of_one_table_applies_to_all_locks_of_a_run() {
     assert_eq!(output.outcome(), (Exit::Code(7), "", ""));
 }
 
+/// It would have several holders, or a command that runs on without it, although its own table does not say so.
+#[test]
+fn a_setting_that_protects_less_must_be_that_of_all_locks_of_a_run() {
+    let place = Place::new();
+    for (setting, option, why) in [
+        (
+            "slots = 3",
+            "--exclusive",
+            "slots: a lock that is taken together with this one has one holder: use --slots or --exclusive",
+        ),
+        (
+            "on_lost = \"warn\"",
+            "--on-lost=kill",
+            "on_lost: a lock that is taken together with this one has a command that is stopped with it: use --on-lost",
+        ),
+    ] {
+        let text = format!("backend = \"{}\"\n[locks.b]\n{setting}\n", place.url());
+        let both = || run(&place, &text).arg("a").name("b").command(["true"]);
+        let output = both().output();
+        let line = refused(&place, &output, 78);
+        assert!(line.starts_with("FILE:3:") && line.ends_with(why), "{line}");
+        assert_eq!(both().arg(option).output().outcome(), (Exit::Code(0), "", ""));
+        let text = format!("{text}[locks.a]\n{setting}\n");
+        let both = run(&place, &text).arg("a").name("b").command(["true"]);
+        assert_eq!(both.output().outcome(), (Exit::Code(0), "", ""), "they agree");
+    }
+}
+
 #[test]
 fn conflicting_tables_of_several_locks_are_refused() {
     let place = Place::new();

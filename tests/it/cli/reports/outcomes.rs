@@ -2,6 +2,7 @@
 
 use super::{Expected, ran, refused, said};
 use crate::support::SOON;
+use crate::support::place::Place;
 use crate::support::running::{Exit, Running};
 use crate::support::store::Store;
 use crate::support::wait::until;
@@ -182,6 +183,18 @@ fn an_invalid_command_line_is_reported() {
         assert_eq!(place.bare().args(args).output().exit, Exit::Code(64));
         assert!(!place.path("r").exists(), "{args:?}");
     }
+}
+
+/// Without `--`, the option is taken for one of dlock: it may have been meant for the command.
+#[test]
+fn a_file_of_the_command_is_not_replaced_by_the_report_of_wrong_usage() {
+    let place = Place::new();
+    place.write("results.xml", "<results/>\n");
+    let output = place.bare().args(["run", "x", "pytest", "--report", "results.xml"]).output();
+    assert_eq!(output.exit, Exit::Code(64), "{}", output.stderr);
+    let line = "dlock: --report: cannot write 'results.xml': it is not a report of dlock\n";
+    assert!(output.stderr.ends_with(line), "{}", output.stderr);
+    assert_eq!(place.read("results.xml"), "<results/>\n");
 }
 
 #[test]

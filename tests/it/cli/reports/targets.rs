@@ -265,13 +265,14 @@ fn a_full_disk_for_messages_leaves_the_command_alone() {
 #[test]
 fn a_full_disk_leaves_the_status_of_wrong_usage() {
     let place = Place::new();
-    place.write("r", "before\n");
+    let before = "{\"version\":1}\n";
+    place.write("r", before);
     let bad = format!("--{}", "b".repeat(5000));
     let output = place.run().args(["--report", "r", &bad]).before_exec(no_room).output();
     assert_eq!(output.exit, Exit::Code(64), "{}", output.stderr);
     let last = output.stderr.lines().last();
     assert_eq!(last, Some("dlock: --report: cannot write 'r': file too large"));
-    assert_eq!(place.read("r"), "before\n");
+    assert_eq!(place.read("r"), before);
     assert_nothing_else(&place);
 }
 

@@ -127,12 +127,21 @@ fn a_lying_sentinel_does_not_affect_a_hold() {
     assert_undisturbed(&stage, run);
 }
 
-/// Without an agreement a master that replies is kept.
+/// New clients follow it.
 #[test]
-fn a_single_sentinel_does_not_affect_a_hold() {
+fn a_single_sentinel_that_is_left_tells_of_a_later_fail_over() {
     let stage = FakeService::new();
     let run = stage.witness(stage.run());
     stage.all_say([FakeReply::Refuses, stage.name(1, 9), FakeReply::Refuses]);
+    assert_lost_by_fail_over(&stage, run);
+}
+
+/// Without an agreement a master that replies is kept.
+#[test]
+fn a_single_sentinel_that_knows_of_no_later_fail_over_does_not_affect_a_hold() {
+    let stage = FakeService::new();
+    let run = stage.witness(stage.run());
+    stage.all_say([FakeReply::Refuses, stage.name(1, 0), FakeReply::Refuses]);
     let asked = stage.sentinels[1].connections();
     until(SOON, "two questions to it", || stage.sentinels[1].connections() > asked + 1);
     stage.await_renewal(0);
