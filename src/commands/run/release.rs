@@ -170,14 +170,11 @@ impl Run<'_> {
             record.kept_ms = (is_kept && !is_lost && !is_revoked).then(|| milliseconds(rest));
             let ending = Ending { success, ..Ending::with_record(Some(&record)) };
             let ending = if uncertain || is_recorded { ending.repeated() } else { ending };
-            let sent = Moment::now();
             let attempt = hold::release(&mut **backend, &lock.claim, rest, ending);
             match within(bound, attempt).await {
                 Ok(Release::NotYet(_)) if is_lost && is_kept => is_kept = false,
                 Ok(Release::NotYet(again)) if !is_lost => {
-                    // Each attempt keeps the lock for another lease.
                     uncertain = false;
-                    (ends, until) = (ends.map(|_| sent + lock.claim.ttl), sent + lock.claim.ttl);
                     is_recorded |= !rest.is_zero();
                     if !stays.replace(true) && !rest.is_zero() {
                         self.reporter.stays(&lock.claim.name, rest);
@@ -190,6 +187,9 @@ impl Run<'_> {
                         }
                     })
                     .await;
+                    // Its session has kept the lock meanwhile, and does so for another lease if the store cannot be asked now.
+                    until = Moment::now() + lock.claim.ttl;
+                    ends = ends.map(|_| until);
                 }
                 Err(error @ StoreError::Unavailable { maybe_applied, .. })
                     if (backend.fails_over() || error.is_transient() || stays.get())

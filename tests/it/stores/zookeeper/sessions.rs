@@ -102,9 +102,10 @@ fn a_run_that_stays_for_its_min_hold_survives_an_outage() {
     let run = Dlock::run().backend(url).args(["-v", "--ttl", "6s", "--min-hold", "14s"]);
     let mut run = run.sh("true").spawn();
     run.await_stderr("dlock keeps the lock for another ");
-    throughout(Duration::from_secs(7), "dlock stays", || run.poll().is_none());
+    // It tries again every ten seconds.
+    throughout(Duration::from_secs(9), "dlock stays", || run.poll().is_none());
     proxy.hold_both();
-    throughout(Duration::from_millis(1500), "dlock waits for the server", || run.poll().is_none());
+    throughout(Duration::from_millis(2500), "dlock waits for the server", || run.poll().is_none());
     proxy.heal();
     let output = run.wait();
     assert_eq!((output.exit, output.stderr.contains("error")), (Exit::Code(0), false), "{}", output.stderr);
