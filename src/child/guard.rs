@@ -407,7 +407,7 @@ impl Guard {
     /// Returns the next moment at which something is due without an event.
     fn next_wake(&self) -> Option<Moment> {
         let check_at = self.standby.check_at().filter(|_| !self.stop.is_stopping());
-        let own = [self.stop.wake(), self.settle_at, self.measure_at, check_at];
+        let own = [self.stop.wake(), self.settle_at, self.measure_at, check_at, self.standby.next_walk()];
         own.into_iter().flatten().min()
     }
 }

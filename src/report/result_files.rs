@@ -39,7 +39,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(1);
 /// ... to this.
 const LONGEST_PAUSE: Duration = Duration::from_millis(16);
 /// What a report begins with.
-const REPORT_BEGIN: &[u8] = b"{\"version\":";
+const REPORT_BEGIN: &[u8] = b"{\"version\":1,\"outcome\":";
 /// The maximum length of a metrics file.
 const LONGEST_METRICS: u64 = 16 << 20;
 
@@ -102,7 +102,8 @@ fn is_report(target: &Target) -> bool {
     let mut begin = Vec::new();
     let read =
         open_regular(entry).and_then(|file| file.take(REPORT_BEGIN.len() as u64).read_to_end(&mut begin));
-    read.is_err() || REPORT_BEGIN.starts_with(&begin)
+    let is_missing = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+    read.as_ref().is_err_and(is_missing) || read.is_ok() && REPORT_BEGIN.starts_with(&begin)
 }
 
 fn check_metrics(path: &Path) -> Result<Entry> {

@@ -38,17 +38,6 @@ pub struct Configuration {
     pub(super) tables: Tables,
 }
 
-/// Rejects a setting that only some of the locks of a run have, and that would be applied to the others, whose tables protect them by
-/// not having it.
-fn of_all<T>(said: &[Option<Sourced<T>>], others: &str) -> Result<(), Failure> {
-    match said.iter().flatten().next().filter(|_| said.iter().any(Option::is_none)) {
-        None => Ok(()),
-        Some(first) => {
-            Err(first.source.failure(format!("a lock that is taken together with this one has {others}")))
-        }
-    }
-}
-
 impl Configuration {
     /// Reads the file that was named, or else the files of the host and of the user.
     ///
@@ -197,20 +186,43 @@ impl Configuration {
         wanted: impl Fn(&str) -> bool,
     ) -> Result<Settings, Failure> {
         let mut below = Settings::default();
-        let (mut slots, mut on_lost) = (Vec::new(), Vec::new());
         for name in names {
             let said = Settings::ranked(&self.tables_of(name), name, |key| key != "backend" && wanted(key))?;
-            slots.push(said.slots.clone().filter(|slots| slots.value != 1));
-            on_lost.push(said.on_lost.clone().filter(|on_lost| on_lost.value != OnLost::Kill));
             below = below.together(said, &above)?;
         }
-        if above.slots.is_none() {
-            of_all(&slots, "one holder: use --slots or --exclusive")?;
-        }
-        if above.on_lost.is_none() {
-            of_all(&on_lost, "a command that is stopped with it: use --on-lost")?;
-        }
         Ok(above.over(below))
+    }
+
+    /// Rejects settings of a table that would be applied to other locks which are taken together with its own, and which their
+    /// tables protect by not having them.
+    ///
+    /// # Errors
+    /// There is one (78).
+    pub(super) fn check_together(&self, settings: &Settings, names: &[LockName]) -> Result<(), Failure> {
+        let all_have = |key: &str, has: fn(&Settings) -> bool| -> Result<bool, Failure> {
+            let said = |name| Settings::ranked(&self.tables_of(name), name, |known| known == key);
+            names.iter().try_fold(true, |all, name| Ok(all && has(&said(name)?)))
+        };
+        let slots = settings
+            .slots
+            .as_ref()
+            .filter(|slots| slots.value != 1 && matches!(slots.source, Source::File(_)));
+        if let Some(slots) = slots
+            && !all_have("slots", |said| said.slots.is_some())?
+        {
+            let why =
+                "a lock that is taken together with this one has one holder: use --slots or --exclusive";
+            return Err(slots.source.failure(why));
+        }
+        let on_lost = settings.on_lost.as_ref();
+        if let Some(on_lost) =
+            on_lost.filter(|one| one.value != OnLost::Kill && matches!(one.source, Source::File(_)))
+            && !all_have("on_lost", |said| said.on_lost.is_some())?
+        {
+            let why = "a lock that is taken together with this one has a command that is stopped with it: use --on-lost";
+            return Err(on_lost.source.failure(why));
+        }
+        Ok(())
     }
 
     /// Resolves the backend of these locks, or the default backend.

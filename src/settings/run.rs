@@ -135,6 +135,9 @@ impl RunPlan {
         let configuration = configuration.as_ref().map_err(Failure::clone)?;
         let (wanted, names) = asked.resolve(configuration)?;
         let settings = arguments.resolve(configuration, &names)?;
+        if wanted == Wanted::All {
+            configuration.check_together(&settings, &names)?;
+        }
         let backend = configuration.backend(settings.backend.as_ref())?;
         let mode = match arguments.shared {
             true => Mode::Shared,

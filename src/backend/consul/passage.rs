@@ -51,13 +51,10 @@ impl Passage {
         identity(&self.session)
     }
 
-    /// Returns whether a run that was inside the hold has taken its session over, as after a pause of this client, which it has
-    /// taken for dead.
+    /// Returns whether a run inside the hold relies on its session, as after a pause of this client, which it has taken for dead.
     pub fn is_adopted(&self, ledger: &Ledger, now: Now) -> bool {
-        let is_owner =
-            |holder: &HolderEntry| holder.gate == self.identity() && holder.ticket == holder.family;
         let is_another = |holder: &HolderEntry| holder.token != self.token && holder.counts(&now);
-        ledger.holders.iter().any(|holder| is_owner(holder) && is_another(holder))
+        ledger.holders.iter().any(|holder| holder.gate == self.identity() && is_another(holder))
     }
 
     /// Notes which sessions hold the lock, and whether the ledger has the hold.
@@ -235,9 +232,7 @@ mod tests {
         assert!(passage.is_adopted(&ledger, now));
         ledger.holders[0].lease_ends = Some(now.clock);
         assert!(!passage.is_adopted(&ledger, now), "it has ended");
-        (ledger.holders[0].lease_ends, ledger.holders[0].family) = (None, 7);
-        assert!(!passage.is_adopted(&ledger, now), "it is inside the hold");
-        (ledger.holders[0].family, ledger.holders[0].token) = (ledger.holders[0].ticket, "outer".to_owned());
+        (ledger.holders[0].lease_ends, ledger.holders[0].token) = (None, "outer".to_owned());
         assert!(!passage.is_adopted(&ledger, now), "the hold is its own");
     }
 }

@@ -166,7 +166,7 @@ impl DocumentStore for ConsulStore {
             self.sessions.end(&mut self.agent, |one| one.token == token).await;
             return Ok(None);
         }
-        let now = self.agent.clock().now();
+        let now = revision.now;
         let step = passage.and_then(|passage| passage.step(&self.location, &ledger, &version.gate, now));
         let is_swapped = step.is_some();
         let (mut operations, gate) = step.unwrap_or_else(|| (Vec::new(), version.gate.clone()));

@@ -12,11 +12,15 @@ use crate::child::cgroup::Cgroup;
 use crate::child::killer::Killer;
 use crate::child::tree::{self, Tree};
 use crate::child::{procfs, sys};
-use crate::clock::{Moment, Timer};
+use crate::clock::Moment;
 use crate::priority;
 
 /// dlock pings each second. If no ping has come for this long, dlock may be stopped.
 const PEER_IS_LATE: Duration = Duration::from_millis(1500);
+/// How long the standby process waits before it looks at the clock again.
+const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+/// The pause between two walks.
+const BETWEEN_WALKS: Duration = Duration::from_millis(5);
 
 /// The guard's watch over dlock, and the standby process.
 #[derive(Default)]
@@ -68,6 +72,11 @@ impl Standby {
         self.empty_walks = if is_empty { self.empty_walks + 1 } else { 0 };
     }
 
+    /// Returns when to walk again, after a walk that has found nothing.
+    pub(super) fn next_walk(&self) -> Option<Moment> {
+        (self.empty_walks == 1).then(|| Moment::now() + BETWEEN_WALKS)
+    }
+
     /// Returns whether nothing is left of the tree but this process.
     pub(super) fn is_left_alone(&self) -> bool {
         self.empty_walks > 1
@@ -75,7 +84,7 @@ impl Standby {
 
     /// Ends the watch: the tree is gone, or dlock is dead.
     pub(super) fn end(&mut self) {
-        self.check_at = None;
+        (self.check_at, self.empty_walks) = (None, 0);
         self.dismiss();
     }
 
@@ -116,13 +125,17 @@ impl Standby {
     }
 }
 
-/// Waits for the dismissal, or until it is too late for that; returns whether it has come.
+/// Waits for the dismissal, or until it is too late for that; returns whether it has come. Not in one step: the time that `poll(2)`
+/// counts stands still while the host is suspended, and a timer would need a descriptor.
 fn is_dismissed(dismissal: &mut PipeReader, dead: Option<Moment>) -> bool {
-    if let Some(timer) = Timer::new().ok().filter(|timer| dead.is_some() && timer.set(dead).is_ok()) {
-        let both = [dismissal.as_fd(), timer.as_fd()];
-        let _ = poll(&mut both.map(|end| PollFd::new(end, PollFlags::POLLIN)), PollTimeout::NONE);
-        if timer.take_expiry() {
+    while let Some(left) = dead.map(|dead| dead.saturating_since(Moment::now())) {
+        if left.is_zero() {
             return false;
+        }
+        let pause = PollTimeout::try_from(left.min(LONGEST_PAUSE)).unwrap_or(PollTimeout::ZERO);
+        if poll(&mut [PollFd::new(dismissal.as_fd(), PollFlags::POLLIN)], pause).is_ok_and(|ready| ready > 0)
+        {
+            break;
         }
     }
     dismissal.read(&mut [0]).is_ok_and(|count| count > 0)

@@ -24,7 +24,7 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy)]
 enum Request {
     Claim,
-    /// It would join the queue of a lock that is held.
+    /// By a waiter whose turn has come.
     Wait,
     Freeze,
 }
@@ -89,6 +89,13 @@ async fn is_held(proxy: &Proxy, url: &str, request: Request, others: usize) -> b
         let mut next = Client::at(url, &name);
         let claim = by_another(&next.claim);
         late.connect().await.expect("a connection");
+        if matches!(request, Request::Wait) {
+            let mut holder = Client::at(url, &name);
+            holder.acquire().await;
+            let attempt = late.try_acquire(&claim, Intent::Enqueue).await;
+            assert!(matches!(attempt, Ok(Attempt::Busy(_))), "{attempt:?}");
+            holder.release().await;
+        }
         proxy.hold_request_after(others);
         let held = async {
             while !proxy.is_stuck() {

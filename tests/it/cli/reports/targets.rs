@@ -265,7 +265,7 @@ fn a_full_disk_for_messages_leaves_the_command_alone() {
 #[test]
 fn a_full_disk_leaves_the_status_of_wrong_usage() {
     let place = Place::new();
-    let before = "{\"version\":1}\n";
+    let before = "{\"version\":1,\"outcome\":\"ran\"}\n";
     place.write("r", before);
     let bad = format!("--{}", "b".repeat(5000));
     let output = place.run().args(["--report", "r", &bad]).before_exec(no_room).output();
