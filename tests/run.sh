@@ -52,6 +52,8 @@ at_exit() {
     [ "$has_policy" = no ] || restore_policy
 }
 trap at_exit EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
 ! has cc || compile
 
 # --- packages ---------------------------------------------------------------------------------------------------------

@@ -83,10 +83,6 @@ fn name(file: &File, path: &Path) -> nix::Result<()> {
 /// Opens a lock file, or creates it. A file that another user created is opened as far as its mode allows: `flock(2)`
 /// needs no write permission.
 pub(super) fn open(path: &Path) -> io::Result<File> {
-    // NFS 4 needs a descriptor for writing to lock a file exclusively (flock(2), "NFS details").
-    if let Ok(file) = open_existing(path, OpenOptions::new().read(true).write(true)) {
-        return Ok(file);
-    }
     let readable = open_or_create(path, OpenOptions::new().read(true));
     match readable {
         Err(error) if error.raw_os_error() == Some(libc::EACCES) => {
@@ -119,7 +115,16 @@ pub(super) fn try_flock(path: &Path, mode: GateMode) -> io::Result<Option<File>>
 /// The same, starting with a file that was at this path a moment ago.
 pub(super) fn try_flock_of(mut file: File, path: &Path, mode: GateMode) -> io::Result<Option<File>> {
     for _ in 0..100 {
-        if !try_lock(&file, mode)? {
+        let locked = match try_lock(&file, mode) {
+            // NFS 4 needs a descriptor for writing to lock a file exclusively (flock(2), "NFS details"). Not in any case: a script
+            // can be its own lock file, and cannot be executed while it is open for writing.
+            Err(error) if error.raw_os_error() == Some(libc::EBADF) => {
+                file = open_or_create(path, OpenOptions::new().read(true).write(true)).map_err(|_| error)?;
+                try_lock(&file, mode)
+            }
+            locked => locked,
+        };
+        if !locked? {
             return Ok(None);
         }
         // The file may have been replaced between open and lock: a lock on the old file excludes nothing.

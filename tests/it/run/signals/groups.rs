@@ -18,9 +18,9 @@ fn in_a_script(place: &Place) -> Running {
     run
 }
 
-/// The dlock of [`in_a_script`], once the witness in its process group is running.
-fn dlock_in(script: &Running) -> i32 {
-    let dlock = eventually(SOON, "dlock", || process::children(script.pid()).first().cloned()).pid;
+/// The dlock that this program has started, once the witness in its process group is running.
+fn dlock_in(program: &Running) -> i32 {
+    let dlock = eventually(SOON, "dlock", || process::children(program.pid()).first().cloned()).pid;
     let witness = |stat: &process::Stat| stat.comm == "lock-witness";
     until(SOON, "the witness", || process::children(dlock).iter().any(witness));
     dlock
@@ -92,8 +92,11 @@ fn a_signal_for_every_process_arrives_once() {
 fn the_signal_of_timeout_arrives_once() {
     let place = Place::new();
     let run = place.run().probe(["signals", &format!("leave:{}=7", place.arg("leave"))]);
-    // A busy machine has started the command by then.
-    let mut run = run.wrapped_by(["timeout", "-s", "INT", "5"]).spawn();
+    let mut run = run.wrapped_by(["timeout", "-s", "INT", "1000"]).spawn();
+    run.await_ready();
+    dlock_in(&run);
+    // That of its own timer.
+    run.signal(Signal::SIGALRM);
     run.await_stdout("INT ");
     throughout(Duration::from_millis(300), "one SIGINT", || {
         reported(&run.stdout()).into_iter().filter(|name| *name == "INT").count() == 1
