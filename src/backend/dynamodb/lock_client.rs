@@ -212,8 +212,8 @@ impl LeasedGate<Table> for LockClient {
         let ends = clock_time(table).await? + lease + CLOCK_LAG;
         let (owner, version) = (holder_name(claim), String::new());
         let after = Item { owner, lease, version, is_released: false, ends: None }.extended(lease, ends);
-        let mut before = match self.seen.get(name).map(|seen| &seen.found) {
-            Some(Found::Lock(item)) if self.is_free(name) => Some(item.clone()),
+        let mut before = match self.seen.get(name) {
+            Some(Seen { found: Found::Lock(item), is_free: true, .. }) => Some(item.clone()),
             _ => None,
         };
         for _ in 0..TRIES {
@@ -249,8 +249,7 @@ impl LeasedGate<Table> for LockClient {
         if is_asked {
             self.read(table, name).await?;
         }
-        let has_call = ledger.waiters.iter().any(|waiter| waiter.called.is_some());
-        Ok(self.is_free(name) && ledger.holders.is_empty() && !has_call)
+        Ok(self.is_free(name) && ledger.holders.is_empty())
     }
 
     async fn end_shown(

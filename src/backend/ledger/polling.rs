@@ -92,6 +92,11 @@ impl<V: Clone> Poller<V> {
         self.waiting.as_ref().is_some_and(|waiting| waiting.is(name, waiter.ticket))
     }
 
+    /// Returns whether another waiter of this ledger is called. Its own call may have been in vain: another program was faster.
+    pub fn is_behind_call(&self, name: &LockName, ledger: &Ledger) -> bool {
+        ledger.waiters.iter().any(|waiter| waiter.called.is_some() && !self.is_subscribed(name, waiter))
+    }
+
     /// Returns the version of the ledger that the waiter has seen last.
     pub fn seen(&self) -> Option<&V> {
         self.seen.as_ref()

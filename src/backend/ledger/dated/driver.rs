@@ -162,6 +162,7 @@ impl<C: Dated> DatedStore<C> {
         if C::IS_SHARED && is_left {
             change = change.or(Some(backend::Change::OurTurn));
         } else if change.is_none()
+            && !ledger.is_some_and(|ledger| self.poller.is_behind_call(&name, ledger))
             && let Some(passages) = &mut self.gate
             && passages.gate.is_left(&mut self.client, &name, ledger.unwrap_or(&Ledger::default())).await?
         {

@@ -105,8 +105,8 @@ pub trait LeasedGate<C> {
         shown: &Holder,
     ) -> impl Future<Output = Result<Removal, StoreError>>;
 
-    /// Returns whether the lock is free although nobody has called a waiter of this ledger: another program had it, or a dlock
-    /// that the ledger does not list. `false` if a waiter does not ask for that.
+    /// Returns whether the lock is free although no other waiter of this ledger is called: another program had it, or a dlock that
+    /// the ledger does not list. `false` if a waiter does not ask for that.
     ///
     /// # Errors
     /// The store could not be queried.
