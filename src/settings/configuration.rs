@@ -203,24 +203,22 @@ impl Configuration {
             let said = |name| Settings::ranked(&self.tables_of(name), name, |known| known == key);
             names.iter().try_fold(true, |all, name| Ok(all && has(&said(name)?)))
         };
-        let slots = settings
-            .slots
-            .as_ref()
-            .filter(|slots| slots.value != 1 && matches!(slots.source, Source::File(_)));
-        if let Some(slots) = slots
+        fn in_file<T>(set: &Option<Sourced<T>>, protects_less: fn(&T) -> bool) -> Option<&Source> {
+            let set = set.as_ref().filter(|set| protects_less(&set.value)).map(|set| &set.source);
+            set.filter(|source| matches!(source, Source::File(_)))
+        }
+        let reject = |source: &Source, others: &str| {
+            Err(source.failure(format!("a lock that is taken together with this one has {others}")))
+        };
+        if let Some(source) = in_file(&settings.slots, |slots| *slots != 1)
             && !all_have("slots", |said| said.slots.is_some())?
         {
-            let why =
-                "a lock that is taken together with this one has one holder: use --slots or --exclusive";
-            return Err(slots.source.failure(why));
+            return reject(source, "one holder: use --slots or --exclusive");
         }
-        let on_lost = settings.on_lost.as_ref();
-        if let Some(on_lost) =
-            on_lost.filter(|one| one.value != OnLost::Kill && matches!(one.source, Source::File(_)))
+        if let Some(source) = in_file(&settings.on_lost, |on_lost| *on_lost != OnLost::Kill)
             && !all_have("on_lost", |said| said.on_lost.is_some())?
         {
-            let why = "a lock that is taken together with this one has a command that is stopped with it: use --on-lost";
-            return Err(on_lost.source.failure(why));
+            return reject(source, "a command that is stopped with it: use --on-lost");
         }
         Ok(())
     }

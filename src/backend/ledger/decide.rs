@@ -28,7 +28,7 @@ pub fn claim(
         return refuse(ledger, claim, Refusal::Unsupported(why));
     }
     ledger.holders.retain(|holder| holder.counts(observed));
-    if let Some(mine) = holder_of(ledger, claim).filter(|_| observed.loss().is_none()) {
+    if let Some(mine) = ledger.hold_of_mut(claim).filter(|_| observed.loss().is_none()) {
         // The reply to an earlier attempt was lost.
         let lease = mine.extend(claim, claim.min_hold, observed);
         let (ticket, grant) = (mine.ticket, mine.grant(lease));
@@ -164,7 +164,7 @@ pub fn release(
     }
     // A process that stays for the rest of the minimum hold time is recorded when its command has ended.
     let is_over = match value {
-        Release::NotYet(_) => holder_of(ledger, claim).is_some_and(|mine| mine.ended_at.is_some()),
+        Release::NotYet(_) => ledger.hold_of(claim).is_some_and(|mine| mine.ended_at.is_some()),
         // An earlier request has removed and recorded it, unless it is still there.
         Release::NotHeld => !ending.is_repeated || before.is_some(),
         _ => true,
@@ -253,7 +253,7 @@ fn release_hold(
         .filter(|_| (is_owners || in_session) && keeps_hold);
     if let Some(inside) = inside {
         let watch = vec![Watch::Holder(inside.ticket)];
-        if let Some(mine) = holder_of(ledger, claim) {
+        if let Some(mine) = ledger.hold_of_mut(claim) {
             mine.extend(claim, Duration::ZERO, observed);
         }
         return Decision::Done { value: Release::NotYet(INSIDE_INTERVAL), effect: Effect::Leave, watch };
@@ -302,10 +302,6 @@ fn refuse(ledger: &mut Ledger, claim: &Claim, refusal: Refusal) -> Decision<Atte
     done(Attempt::Refused(refusal), Effect::Leave)
 }
 
-fn holder_of<'a>(ledger: &'a mut Ledger, claim: &Claim) -> Option<&'a mut HolderEntry> {
-    ledger.holders.iter_mut().find(|holder| holder.token == claim.token.reveal())
-}
-
 /// Returns the hold of the claim, unless its lease has ended.
 fn live_holder_of<'a>(
     ledger: &'a mut Ledger,
@@ -313,13 +309,13 @@ fn live_holder_of<'a>(
     claim: &Claim,
 ) -> Option<&'a mut HolderEntry> {
     let now = observed.now().clock;
-    holder_of(ledger, claim).filter(|mine| mine.lease_ends.is_none_or(|ends| now < ends))
+    ledger.hold_of_mut(claim).filter(|mine| mine.lease_ends.is_none_or(|ends| now < ends))
 }
 
 /// Records a hold again that the ledger has lost, if this process can prove it.
 fn restore(ledger: &mut Ledger, observed: &dyn Observed, claim: &Claim) {
     if let Some(proven) = observed.proven_hold()
-        && holder_of(ledger, claim).is_none()
+        && ledger.hold_of(claim).is_none()
     {
         ledger.holders.push(proven.clone());
         ledger.incomplete = true;

@@ -287,11 +287,17 @@ impl Ledger {
         self.holders.iter().find(|holder| holder.token == claim.token.reveal())
     }
 
+    /// The same, to be changed.
+    pub(super) fn hold_of_mut(&mut self, claim: &Claim) -> Option<&mut HolderEntry> {
+        self.holders.iter_mut().find(|holder| holder.token == claim.token.reveal())
+    }
+
     /// Has the hold of a claim stored, although nothing else has changed in it: whoever knows the version before changes nothing
     /// any more.
     pub(super) fn renew_version(&mut self, claim: &Claim) {
-        let mine = self.holders.iter_mut().find(|holder| holder.token == claim.token.reveal());
-        mine.into_iter().for_each(|mine| mine.acquired_at += 1);
+        if let Some(mine) = self.hold_of_mut(claim) {
+            mine.acquired_at += 1;
+        }
     }
 
     /// Returns the position of the waiter with this token.

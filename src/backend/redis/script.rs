@@ -72,9 +72,9 @@ macro_rules! script {
     }};
 }
 
-static CLAIM: Script = script!(source::CLAIM, "fd61996491c39ad89cd10b960ee20a750a02740d");
-static HOLD: Script = script!(source::HOLD, "cbc2866dc54eddfce375ab8bcf1f34e61f7ab581");
-static ADMINISTER: Script = script!(source::ADMINISTER, "93e7c0c6f1d0b426e75621aafcbf68e479173355");
+static CLAIM: Script = script!(source::CLAIM, "19b01f41b1411b5a12be3e9abdfe9e005436bccd");
+static HOLD: Script = script!(source::HOLD, "c15fd373c12dbdd870bdb63e073a9758c4359821");
+static ADMINISTER: Script = script!(source::ADMINISTER, "dc868cbf06705694a1847b462ddc9e40b2db22ff");
 pub(super) static LOOK: Script = script!(source::LOOK, "53e15c4c523ef8addb0514c4dac7e3bf630ef24b");
 
 /// The first `N` bytes of a source without comments and indentation, and its whole length without them.

@@ -2,6 +2,7 @@
 //! processes, tracers.
 
 use crate::support::SOON;
+use crate::support::inherited_lock::InheritedLock;
 use crate::support::place::Place;
 use crate::support::process;
 use crate::support::running::{Exit, Running};
@@ -223,13 +224,24 @@ mod on_redis {
         let _ = waitpid(Pid::from_raw(guard), Some(WaitPidFlag::__WALL));
     }
 
-    /// Stops dlock, and returns the guard and its spare once there is one.
-    fn stop_dlock(run: &Running) -> (i32, i32) {
+    /// Stops dlock, and sends its guard a signal once that has a spare: the tree is dead before the lock is free, and dlock ends so.
+    #[track_caller]
+    fn assert_dead_in_time(
+        store: &Store,
+        inherited_lock: &InheritedLock,
+        run: &mut Running,
+        signal: Signal,
+        exit: Exit,
+    ) {
         let guard = run.guard();
         run.signal(Signal::SIGSTOP);
         let is_spare = |child: &process::Stat| child.comm == "lock-guard" && child.is_alive();
         let spare = eventually(SOON, "a spare", || process::children(guard).into_iter().find(is_spare));
-        (guard, spare.pid)
+        process::send(guard, signal);
+        store.await_death_under_lock(inherited_lock);
+        run.signal(Signal::SIGCONT);
+        assert_eq!(run.wait().exit, exit, "{}", run.stderr());
+        until(SOON, "the end of the spare", || !process::alive(spare.pid));
     }
 
     /// S46
@@ -254,12 +266,7 @@ mod on_redis {
                         process::children(run.guard()).iter().filter(|child| child.is_alive()).count() > 1
                     });
                 }
-                let (guard, spare) = stop_dlock(&run);
-                process::send(guard, Signal::SIGKILL);
-                store.await_death_under_lock(&inherited_lock);
-                run.signal(Signal::SIGCONT);
-                assert_eq!(run.wait().exit, Exit::Code(70), "{}", run.stderr());
-                until(SOON, "the end of the spare", || !process::alive(spare));
+                assert_dead_in_time(&store, &inherited_lock, &mut run, Signal::SIGKILL, Exit::Code(70));
             }
         }
     }
@@ -272,12 +279,7 @@ mod on_redis {
         let run = store.run_with_ttl("12s").probe(["--inherited-lock", inherited_lock.path(), "ignore-term"]);
         let mut run = run.spawn();
         run.await_ready();
-        let (guard, spare) = stop_dlock(&run);
-        process::send(guard, Signal::SIGSTOP);
-        store.await_death_under_lock(&inherited_lock);
-        run.signal(Signal::SIGCONT);
-        assert_eq!(run.wait().exit, Exit::Code(76), "{}", run.stderr());
-        until(SOON, "the end of the spare", || !process::alive(spare));
+        assert_dead_in_time(&store, &inherited_lock, &mut run, Signal::SIGSTOP, Exit::Code(76));
     }
 
     /// S46

@@ -65,6 +65,21 @@ fn freeze() -> FreezeRequest {
     FreezeRequest { id: "late".to_owned(), by: "root@here".to_owned(), reason: None, lasts: None }
 }
 
+/// Waits until a request is held on its way.
+async fn until_stuck(proxy: &Proxy) {
+    while !proxy.is_stuck() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// Lets the request arrive that is held on its way.
+#[track_caller]
+fn let_arrive(proxy: &Proxy) {
+    let replies = proxy.replies_to_stuck();
+    proxy.heal();
+    until(SOON, "the reply to the late request", || proxy.replies_to_stuck() > replies);
+}
+
 /// Sends requests through a proxy that has this URL, each time with another one that is held on its way, withdraws what is
 /// requested over another connection, and lets the request arrive: the lock is free, whether it was used before or not.
 #[track_caller]
@@ -97,13 +112,8 @@ async fn is_held(proxy: &Proxy, url: &str, request: Request, others: usize) -> b
             holder.release().await;
         }
         proxy.hold_request_after(others);
-        let held = async {
-            while !proxy.is_stuck() {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-        };
         let is_sent = tokio::select! {
-            () = held => false,
+            () = until_stuck(proxy) => false,
             () = request.send(&mut *late, &claim) => true,
         };
         drop(late);
@@ -113,9 +123,7 @@ async fn is_held(proxy: &Proxy, url: &str, request: Request, others: usize) -> b
         request.withdraw(&mut *again, &claim).await;
         if !is_sent {
             was_held = true;
-            let replies = proxy.replies_to_stuck();
-            proxy.heal();
-            until(SOON, "the reply to the late request", || proxy.replies_to_stuck() > replies);
+            let_arrive(proxy);
         }
         next.acquire().await;
         assert_eq!(next.release().await, Release::Released, "{name}");
@@ -163,21 +171,14 @@ fn assert_kept(url: impl Fn(u16) -> String, port: u16) {
         assert_eq!(client.release().await, Release::Released);
         client.acquire().await;
         proxy.hold_request_after(0);
-        let held = async {
-            while !proxy.is_stuck() {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-        };
         tokio::select! {
-            () = held => {}
+            () = until_stuck(&proxy) => {}
             released = client.backend.release(&client.claim, Duration::ZERO, Ending::default()) => {
                 panic!("without a request: {released:?}");
             }
         }
         client.acquire().await;
-        let replies = proxy.replies_to_stuck();
-        proxy.heal();
-        until(SOON, "the reply to the late request", || proxy.replies_to_stuck() > replies);
+        let_arrive(&proxy);
         // Of HTTP/2, that may have been a frame before the reply.
         for _ in 0..20 {
             client.assert_held().await;

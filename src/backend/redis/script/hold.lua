@@ -33,8 +33,8 @@ local function release()
   local rest, outcome, unrecorded = request.rest, mode and 'taken' or 'gone', nil
   local is_revoked = mode and mode ~= 'f' and call('HEXISTS', holder, 'r:' .. token) == 1
   local place, is_member = call('ZRANK', queue, token), holds(token)
-  local record = request.record
-  if is_member and request.attempt and (attempt_of(call('GET', members .. token)) or 0) > request.attempt then
+  local record, text = request.record, is_member and call('GET', members .. token) or ''
+  if request.attempt and (attempt_of(text) or 0) > request.attempt then
     -- The claim that it takes back has been made again meanwhile.
     return {outcome = 'taken'}
   end
@@ -46,7 +46,7 @@ local function release()
     record = string.gsub(record, '}$', ',"interrupted":true}')
   end
   -- Not if an earlier release, whose reply may be lost, has recorded it: that has ended the hold, or kept it.
-  local was_ended = is_member and string.find(call('GET', members .. token) or '', '"ended":', 1, true)
+  local was_ended = string.find(text, '"ended":', 1, true)
   if not was_ended and (is_member or not request.is_repeated) then
     record_outcome(record)
   end

@@ -27,7 +27,7 @@ end
 
 -- The attempt by which a member was granted the lock last, of its record.
 local function attempt_of(text)
-  return tonumber(string.match(text or '', '"attempt":(%d+)'))
+  return tonumber(string.match(text, '"attempt":(%d+)'))
 end
 
 -- The number of elements of a sorted set. The command is refused for a key that is not on this node any more while the

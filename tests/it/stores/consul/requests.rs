@@ -63,7 +63,8 @@ fn a_loss_that_nobody_has_told_is_noticed_by_the_release() {
     consul.ask("DELETE", "kv/dlock/x/.lock", b"");
     assert!(consul.lock("dlock/x/.lock", &foreign));
     drop(run.take_stdin());
-    let expected = "dlock: x on consul://agent.invalid:8500: was no longer held when the command ended: another one may have run beside it, see dlock history\n";
+    let expected = "dlock: x on consul://agent.invalid:8500: was no longer held when the command ended: \
+                    another one may have run beside it, see dlock history\n";
     assert_eq!(run.wait().outcome(), (Exit::Code(0), "ready\n", expected));
     assert_eq!(consul.holder("dlock/x/.lock"), Some(foreign), "it was touched");
 }

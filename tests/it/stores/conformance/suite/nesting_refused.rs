@@ -135,7 +135,8 @@ pub async fn waiting_for_an_ancestor_is_refused_with_an_explanation(rig: &mut dy
         let text = format!("exec env -u DLOCK_HELD {} echo ran", inner(rig, options));
         let output = rig.run().args(outer.split_whitespace()).sh(&text).output();
         let line = "dlock: x is held by the dlock that runs this very command: waiting for it would never end, and \
-                    DLOCK_HELD, which would allow nesting, was removed from the environment: keep it, as by sudo --preserve-env=DLOCK_HELD\n";
+                    DLOCK_HELD, which would allow nesting, was removed from the environment: keep it, as by \
+                    sudo --preserve-env=DLOCK_HELD\n";
         assert_eq!(output.outcome(), (Exit::Code(75), "", line), "{outer} {options}");
         assert_eq!(rig.traces("x"), [""; 0]);
     }
