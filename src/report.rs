@@ -255,7 +255,7 @@ pub fn not_owned(state: &LockState, store: &str) -> Failure {
             format!("it is held by {} and {} more", describe_holder(first, store), others.len())
         }
     };
-    let message = format!("{name} on {store}: the token does not own it (any more): {who}");
+    let message = format!("{name} on {store}: this token does not own the lock, or no longer does: {who}");
     Failure::new(FailureKind::Lost, message)
 }
 

@@ -96,7 +96,7 @@ impl Answer {
 
     /// The answer of an examination that ended before.
     pub fn unknown() -> Answer {
-        Answer::new("unknown", "the checks ended before that")
+        Answer::new("unknown", "not determined: an earlier check failed")
     }
 }
 

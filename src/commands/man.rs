@@ -128,7 +128,7 @@ fn not_shown(file: &str, error: &io::Error) -> Failure {
     };
     let page = file.strip_prefix("dlock-").unwrap_or(file);
     Failure::new(
-        FailureKind::Unavailable,
+        FailureKind::Internal,
         format!(
             "{why}: install man-db or mandoc, or print the page itself with dlock man {page} | cat; dlock --help needs \
              neither"

@@ -54,7 +54,10 @@ async fn thaw_shown(
     Ok(match look(store, name, None, limit).await?.freeze {
         None => say(&format!("{name} was {}, and is thawed", frozen_by(&freeze))),
         Some(other) => {
-            let message = format!("{}, anew: it is left so", describe_freeze(name, &other));
+            let message = format!(
+                "{}: it was frozen again in the meantime, and stays frozen",
+                describe_freeze(name, &other)
+            );
             reporter.held(Some(name), None, &message);
             Exit::CONTENDED
         }

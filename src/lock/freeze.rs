@@ -1,4 +1,4 @@
-//! Freezes: an operator keeps every run from starting under a name.
+//! Freezes: an operator prevents runs from starting under a name.
 
 use std::time::Duration;
 

@@ -149,7 +149,10 @@ mod tests {
             words(16),
             words(14),
             Question::ALL
-                .map(|question| format!("{}\n    unknown: the checks ended before that\n", question.text()))
+                .map(|question| format!(
+                    "{}\n    unknown: not determined: an earlier check failed\n",
+                    question.text()
+                ))
                 .concat()
         );
         let form = Form { style: Style::Plain, width: None, is_wide: false };

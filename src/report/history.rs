@@ -23,8 +23,8 @@ const LAYOUT: Layout = Layout { spare: &["PID", "USER", "WAITED", "COMMAND", "HE
 /// Returns what is said of a lock without outcomes.
 pub(super) fn nothing(filter: Filter) -> &'static str {
     match filter == Filter::default() {
-        true => "nothing is known of earlier runs",
-        false => "nothing is known of such runs",
+        true => "no runs are recorded",
+        false => "no matching runs are recorded",
     }
 }
 

@@ -64,7 +64,7 @@ impl Overdue<'_> {
             (lock.severity, problem)
         });
         let unmatched = self.unmatched.iter().map(|pattern| {
-            let problem = format!("{}: no lock that has succeeded matches", printable(pattern));
+            let problem = format!("{}: no matching lock has a recorded success", printable(pattern));
             (self.limits.severity(None), problem)
         });
         locks.chain(unmatched).collect()
@@ -194,12 +194,12 @@ mod tests {
             "a|b: last success of ops@web-1 began 1d3h ago, more than 1d2h ago\n\
              never: no success is known\n\
              old: last success of ops@web-1 began 2d12h ago, more than 2d2h ago\n\
-             week*: no lock that has succeeded matches\n"
+             week*: no matching lock has a recorded success\n"
         );
         assert_eq!(
             overdue.nagios(),
             "DLOCK CRITICAL - never: no success is known; old: last success of ops@web-1 began 2d12h ago, more than 2d2h \
-             ago; week*: no lock that has succeeded matches; a\\u{7c}b: last success of ops@web-1 began 1d3h ago, more \
+             ago; week*: no matching lock has a recorded success; a\\u{7c}b: last success of ops@web-1 began 1d3h ago, more \
              than 1d2h ago on s | locks=4 overdue=4 oldest=216000s;93600;180000;0\n"
         );
         assert_eq!(overdue.exit(), Exit::LONG_OVERDUE);

@@ -210,7 +210,7 @@ impl<'a> WaitLine<'a> {
             let position = match position {
                 Some(position) => format!(" at position {position}"),
                 None if found.iter().any(|(_, busy)| busy.is_outside_queue) => {
-                    " without a place in the queue".to_owned()
+                    " outside the queue".to_owned()
                 }
                 None => String::new(),
             };

@@ -211,11 +211,15 @@ pub fn in_order(mut arguments: Vec<OsString>) -> Vec<OsString> {
             arguments.remove(at);
             match position_of_command(&arguments) {
                 Some(at) if !is_command(&arguments[at]) => arguments.insert(at, "man".into()),
-                _ => arguments.push("--help".into()),
+                Some(_) => arguments.push("--help".into()),
+                None => return vec![arguments.swap_remove(0), "--help".into()],
             }
             return in_order(arguments);
         }
-        Some("version") => arguments[at] = "--version".into(),
+        Some("version") => {
+            arguments.drain(1..at);
+            arguments[1] = "--version".into();
+        }
         Some("config") => {
             let words = position_of_command(&arguments[at..]).map_or(1, |show| {
                 arguments[at + 1..=at + show].rotate_right(1);
@@ -371,7 +375,8 @@ mod tests {
             ("dlock --wait 5 run x", "dlock --wait 5 run x"),
             ("dlock help", "dlock --help"),
             ("dlock help config show", "dlock config show --help"),
-            ("dlock -q version", "dlock -q --version"),
+            ("dlock -q version", "dlock --version"),
+            ("dlock -qb file: help", "dlock --help"),
             ("dlock run help", "dlock run help"),
         ] {
             assert_eq!(ordered(typed), expected);

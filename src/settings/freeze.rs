@@ -75,7 +75,7 @@ pub struct ThawArguments {
 /// It is no duration, no time at all, or too long.
 fn parse_lasts(text: &str) -> Result<Duration, String> {
     match duration::parse(text)? {
-        Duration::ZERO => Err("a freeze of no time keeps nobody out".into()),
+        Duration::ZERO => Err("must be longer than zero".into()),
         lasts if lasts > LONGEST => Err("longer than a year: give --forever".into()),
         lasts => Ok(lasts),
     }

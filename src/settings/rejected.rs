@@ -116,7 +116,7 @@ fn not_text(arguments: &[OsString]) -> String {
     let mut before = "";
     for argument in arguments {
         let Some(text) = argument.to_str() else {
-            let shown = argument.to_string_lossy();
+            let shown = registry::repeatable(&argument.to_string_lossy());
             let option = shown.split_once('=').map_or(before, |(option, _)| option);
             let option = if option.starts_with('-') { format!("{option}: ") } else { String::new() };
             return format!("{option}'{shown}' is not valid UTF-8");

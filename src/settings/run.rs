@@ -49,7 +49,7 @@ pub struct RunArguments {
     #[arg(short, long, visible_aliases = ["nb", "nonblock"], help_heading = "Lock")]
     pub no_wait: bool,
 
-    /// Run this text with /bin/sh -c
+    /// Run this command string with /bin/sh -c
     #[arg(short = 'c', value_name = "SHELL TEXT", help_heading = "Command")]
     pub shell: Option<OsString>,
 
@@ -310,28 +310,29 @@ fn refuse_two_modes(arguments: &RunArguments) -> Result<(), Failure> {
     }
 }
 
-/// Returns why an option that is for one lock with one holder does not apply.
-fn needs_exclusive(settings: &Settings, names: &[LockName], mode: Mode) -> Option<String> {
+/// Returns why an option that is for one lock with one holder does not apply, and what it contradicts.
+fn needs_exclusive<'a>(
+    settings: &'a Settings,
+    names: &[LockName],
+    mode: Mode,
+) -> Option<(String, &'a Source)> {
     let slots = settings.slots.as_ref().map_or(&Source::Default, |slots| &slots.source);
-    match (mode, slots) {
-        (Mode::Exclusive, _) if names.len() > 1 => {
-            Some(format!("takes one NAME, but {} were given", names.len()))
-        }
-        (Mode::Exclusive, _) => None,
-        (Mode::Shared, _) => Some("needs an exclusive lock: not with --shared".to_owned()),
-        (Mode::Slots(count), Source::Flag(_)) => {
-            Some(format!("needs an exclusive lock: not with --slots {count}"))
-        }
+    let why = match (mode, slots) {
+        (Mode::Exclusive, _) if names.len() > 1 => format!("takes one NAME, but {} were given", names.len()),
+        (Mode::Exclusive, _) => return None,
+        (Mode::Shared, _) => "needs an exclusive lock: not with --shared".to_owned(),
+        (Mode::Slots(count), Source::Flag(_)) => format!("needs an exclusive lock: not with --slots {count}"),
         (Mode::Slots(count), elsewhere) => {
-            Some(format!("needs an exclusive lock, not {count} slots ({elsewhere})"))
+            return Some((format!("needs an exclusive lock, not {count} slots ({elsewhere})"), elsewhere));
         }
-    }
+    };
+    Some((why, &Source::Default))
 }
 
 /// Checks that `--once-per` is for one lock with one holder.
 fn check_once_per(settings: &Settings, names: &[LockName], mode: Mode) -> Result<(), Failure> {
     let Some(Sourced { source, .. }) = &settings.once_per else { return Ok(()) };
-    needs_exclusive(settings, names, mode).map_or(Ok(()), |why| Err(source.failure(why)))
+    needs_exclusive(settings, names, mode).map_or(Ok(()), |(why, other)| Err(source.conflict(other, why)))
 }
 
 /// Checks that `--supersede` is for a run that waits for one lock with one holder.
@@ -342,19 +343,19 @@ fn check_supersede(
     mode: Mode,
 ) -> Result<(), Failure> {
     let Some(Sourced { source, .. }) = &settings.supersede else { return Ok(()) };
-    let why = match (needs_exclusive(settings, names, mode), &settings.once_per) {
-        _ if wanted == Wanted::Any => format!("not with {ANY}"),
-        (Some(why), _) => why,
+    let (why, other) = match (needs_exclusive(settings, names, mode), &settings.once_per) {
+        _ if wanted == Wanted::Any => (format!("not with {ANY}"), &Source::Default),
+        (Some(needs), _) => needs,
         (None, Some(once_per)) => match &once_per.source {
-            Source::Flag(flag) => format!("does not go with {flag}"),
-            elsewhere => format!("does not go with --once-per ({elsewhere})"),
+            Source::Flag(flag) => (format!("does not go with {flag}"), &once_per.source),
+            elsewhere => (format!("does not go with --once-per ({elsewhere})"), elsewhere),
         },
         (None, None) if settings.wait() == Wait::No => {
-            "needs --wait: a run that does not wait supersedes nothing".to_owned()
+            ("needs --wait: a run that does not wait supersedes nothing".to_owned(), &Source::Default)
         }
         (None, None) => return Ok(()),
     };
-    Err(source.failure(why))
+    Err(source.conflict(other, why))
 }
 
 /// Checks that the settings of the locks do not contradict `--any`.

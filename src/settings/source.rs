@@ -51,6 +51,15 @@ impl Source {
         }
     }
 
+    /// Returns the failure that the value does not go with that of another source. Only two flags contradict each other on the
+    /// command line.
+    pub fn conflict(&self, other: &Source, message: impl fmt::Display) -> Failure {
+        match self {
+            Source::Flag(flag) if other.is_configuration() => Failure::config(format!("{flag}: {message}")),
+            _ => self.failure(message),
+        }
+    }
+
     /// Whether this is in a file that overrides the file of the other.
     pub fn overrides(&self, other: &Source) -> bool {
         matches!((self, other), (Source::File(one), Source::File(other)) if one.rank > other.rank)

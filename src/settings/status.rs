@@ -25,7 +25,7 @@ pub struct StatusArguments {
     #[arg(value_name = "NAME|GLOB", num_args = 0..)]
     pub names: Vec<OsString>,
 
-    /// Show the last outcomes: who ran it, when, for how long, or why it did not run
+    /// Show the latest outcomes of each lock; the same as dlock history
     #[arg(long, help_heading = "What to show")]
     pub history: bool,
 

@@ -230,7 +230,7 @@ fn agreed<T: PartialEq>(
         (Some(first), Some(second)) if first.value != second.value && !is_overridden => {
             // The values are not repeated: a backend may have a password in it.
             Err(first.source.failure(format!(
-                "{} has another value for a lock that is taken together with this one: use {flag}",
+                "{} sets a different value for another lock of this run: use {flag}",
                 second.source
             )))
         }
@@ -285,8 +285,8 @@ impl Settings {
             _ => "--ttl",
         };
         let why = format!(
-            "{} does not fit into a ttl of {}{ttl_named}: at most {}, or SIGTERM would come before half of the lease has \
-             elapsed",
+            "{} is too long for a ttl of {}{ttl_named}: the maximum is {}, because SIGTERM must not come before half of the \
+             lease has elapsed",
             show(grace),
             show(ttl),
             show(most)

@@ -83,7 +83,7 @@ impl StoreTarget {
         let what = crate::child::why_proc_is_unusable();
         if let Some(what) = what {
             notices.push(format!(
-                "{what}: when the command has to be stopped, its grandchildren get SIGKILL without SIGTERM before"
+                "{what}: when the command has to be stopped, its grandchildren get SIGKILL without a preceding SIGTERM"
             ));
         }
         let connect_timeout = arguments.connect_timeout()?;

@@ -162,8 +162,15 @@ fn token(file: &Option<PathBuf>) -> Result<Option<Token>, Failure> {
 
 fn read(path: &Path) -> Result<Token, String> {
     content(path)
-        .map_err(|error| format!("cannot read '{}': {}", path.display(), io_text(&error)))
-        .and_then(|content| token_of(&content).map_err(|error| format!("'{}' {error}", path.display())))
+        .map_err(|error| format!("cannot read '{}': {}", named(path), io_text(&error)))
+        .and_then(|content| token_of(&content).map_err(|error| format!("'{}' {error}", named(path))))
+}
+
+/// Returns the name of a token file for a message. A token that was given in place of it is not repeated.
+fn named(path: &Path) -> String {
+    let name = path.to_string_lossy();
+    let is_token = name.len() >= 32 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if is_token { "TOKEN".to_owned() } else { registry::repeatable(&name) }
 }
 
 /// Returns the token in a file, if there is such a file and it may contain one.

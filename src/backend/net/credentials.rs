@@ -26,12 +26,13 @@ enum Password {
 }
 
 impl Credentials {
-    /// Returns the credentials in the options of a URL, or else those before its `@`.
+    /// Returns the credentials of a URL: the user in its options, or else the one before its `@`; the password after that one, or
+    /// else the one in a file.
     pub(super) fn of(url: &Url, options: &Options) -> Credentials {
         let Credentials { username, password } = Credentials::named(options, "username", "password_file");
         Credentials {
             username: username.or_else(|| url.username.clone()),
-            password: password.or_else(|| url.password.clone().map(Password::Text)),
+            password: url.password.clone().map(Password::Text).or(password),
         }
     }
 

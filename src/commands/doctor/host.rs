@@ -8,7 +8,7 @@ pub fn processes() -> Finding {
         return Finding::warning(
             "processes",
             what,
-            "when a command has to be stopped, its grandchildren get SIGKILL without SIGTERM before, one generation after the other",
+            "when a command has to be stopped, its grandchildren get SIGKILL without a preceding SIGTERM, one generation after the other",
             "mount /proc",
         );
     }

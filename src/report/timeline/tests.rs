@@ -78,7 +78,7 @@ ci-7            ━O                                              ━━━━�
         │22:00   │23:00   │11-27   │01:00   │02:00   │03:00   │04:00   │05:00  │
 
 idle
-nothing is known of such runs
+no matching runs are recorded
 
 S signal  E exit  C contended  O ok  ━ held  ─ waited
 ";
@@ -102,7 +102,7 @@ ci-7                 ━O                                                       
         │22:00 │22:30 │23:00 │23:30 │11-27 │00:30 │01:00 │01:30 │02:00 │02:30 │03:00 │03:30 │04:00 │04:30 │05:00 │05:30│
 
 idle
-nothing is known of such runs
+no matching runs are recorded
 
 S signal  E exit  C contended  O ok  ━ held  ─ waited
 ";
@@ -126,7 +126,7 @@ ci-7       ━O                    ━━━━━━E
         │22:00  │11-27  │02:00  │04:00 │
 
 idle
-nothing is known of such runs
+no matching runs are recorded
 
 S signal  E exit  C contended  O ok
 ━ held  ─ waited
@@ -254,13 +254,10 @@ fn the_picture_spans_what_is_shown() {
 
 #[test]
 fn nothing_is_drawn_of_nothing() {
-    assert_eq!(
-        drawn(&[], Filter::default(), None, Glyphs::LINES),
-        "file:\nnothing is known of earlier runs\n"
-    );
+    assert_eq!(drawn(&[], Filter::default(), None, Glyphs::LINES), "file:\nno runs are recorded\n");
     assert_eq!(
         drawn(&[history("x", vec![])], filter(), None, Glyphs::LINES),
-        "file:\nx: nothing is known of such runs\n"
+        "file:\nx: no matching runs are recorded\n"
     );
 }
 

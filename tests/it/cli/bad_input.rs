@@ -33,8 +33,8 @@ fn a_name_and_a_command_are_needed() {
 fn contradictions_name_both_flags_and_the_figures() {
     let grace = |grace: &str, ttl: &str, most: &str| {
         format!(
-            "--grace {grace} does not fit into a ttl of {ttl}: at most {most}, or SIGTERM would come before half of \
-             the lease has elapsed; shorten --grace or lengthen --ttl"
+            "--grace {grace} is too long for a ttl of {ttl}: the maximum is {most}, because SIGTERM must not come \
+             before half of the lease has elapsed; shorten --grace or lengthen --ttl"
         )
     };
     let (short, usual) = (grace("2s", "3s", "1.268s"), grace("20s", "30s", "14s"));

@@ -265,7 +265,7 @@ fn a_run_supersedes_others_only_where_it_waits_for_one_exclusive_lock() {
         let run = place.bare().args(["run", "--supersede", "--wait", "1m", name, "--", "touch", "t"]);
         let refused = run.env("DLOCK_CONFIG", &file).output();
         let message = format!("dlock: --supersede: {message}\n");
-        assert_eq!(refused.outcome(), (Exit::Code(64), "", message.as_str()));
+        assert_eq!(refused.outcome(), (Exit::Code(78), "", message.as_str()));
     }
     let unknown =
         place.bare().args(["run", "--supersede=all", "--wait", "1m", "x", "--", "touch", "t"]).output();

@@ -244,6 +244,8 @@ fn help_and_version_are_commands_too() {
         (&["help", "run"], &["run", "--help"]),
         (&["help", "config", "show"], &["config", "show", "--help"]),
         (&["version"], &["-V"]),
+        (&["-q", "version"], &["-V"]),
+        (&["-b", "file:", "help"], &["--help"]),
         (&["help", "redis"], &["man", "redis"]),
     ] {
         let (word, option) = (place.bare().args(words).output(), place.bare().args(options).output());

@@ -2,6 +2,7 @@
 
 use crate::support::place::Place;
 use crate::support::running::{Exit, Output};
+use crate::support::store::Store;
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -48,6 +49,35 @@ fn the_pages_of_status_and_history_describe_their_keys() {
     assert!(shown[0].stdout.contains("\"freeze\":{"), "{:?}", shown[0]);
     assert_described("status", &shown);
     assert_described("history", &[ask(&["history", "--json"])]);
+}
+
+#[test]
+fn the_pages_of_acquire_renew_and_config_describe_their_keys() {
+    let store = Store::redis();
+    let ask = |words: &[&str]| store.place.bare().args(words).args(["-b", store.url(), "--json", "x"]);
+    let acquired = ask(&["acquire", "--ttl", "60s"]).output();
+    let object: Value = serde_json::from_str(&acquired.stdout).unwrap();
+    let renewed = ask(&["renew"]).env("DLOCK_TOKEN", object["token"].as_str().unwrap()).output();
+    assert_described("acquire", &[acquired]);
+    assert_described("renew", &[renewed]);
+    let text = "[locks.'*']\nttl = '10s'\n[locks.x]\nwait = '1m'\n[backends.a]\nurl = 'file:'\n[pools.phones]\nnames = ['a', 'b']\n";
+    let file = store.place.write("c.toml", text);
+    let show = || store.place.bare().env("DLOCK_CONFIG", &file).args(["config", "show", "--json"]);
+    let keys_of_tables = |output: Output| {
+        // The members of a table are keys of the configuration, which dlock-config(5) describes.
+        let mut shown: Value = serde_json::from_str(&output.stdout).unwrap();
+        let mut kept = Vec::new();
+        for part in ["backends", "locks", "pools"] {
+            let tables = shown[part].take();
+            kept.extend(tables.as_object().into_iter().flatten().flat_map(|(_, table)| match table {
+                Value::Object(keys) => keys.values().cloned().collect(),
+                other => vec![other.clone()],
+            }));
+        }
+        shown["backends"] = kept.into();
+        Output { stdout: shown.to_string(), ..output }
+    };
+    assert_described("config", &[keys_of_tables(show().output()), keys_of_tables(show().arg("x").output())]);
 }
 
 #[test]

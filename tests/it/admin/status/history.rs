@@ -298,7 +298,7 @@ fn nested_runs_and_runs_of_several_locks_are_recorded() {
         assert_eq!(seen["locks"][1]["history"], serde_json::json!([]));
         let table = status(&store).args(["--history", "none", "y"]).output().stdout;
         assert!(table.starts_with(&format!("{}\nBEGAN", store.url())), "{table}");
-        assert!(table.ends_with("\nnone: nothing is known of earlier runs\n"), "{table}");
+        assert!(table.ends_with("\nnone: no runs are recorded\n"), "{table}");
     }
 }
 

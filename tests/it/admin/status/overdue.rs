@@ -86,7 +86,7 @@ fn a_lock_without_a_known_success_is_beyond_all_limits() {
         // A pattern is for jobs that have succeeded: others of that name may not be jobs.
         assert_eq!(run(&store, "nope").sh("exit 3").output().exit, Exit::Code(3));
         assert_eq!(overdue(&store, &["1h", "*o*"]).outcome(), (Exit::Code(0), "", ""));
-        let unmatched = "no*: no lock that has succeeded matches\n";
+        let unmatched = "no*: no matching lock has a recorded success\n";
         assert_eq!(overdue(&store, &["1h", "no*"]).outcome(), (Exit::Code(1), unmatched, ""));
     }
 }

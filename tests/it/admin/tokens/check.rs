@@ -41,7 +41,8 @@ fn without_a_name_every_hold_is_checked() {
             outer.place.lock_file("x").display()
         );
         let output = outer.run().args(["--on-lost", "warn", "-q"]).sh(&text).output();
-        let lost = format!("dlock: x on {}: the token does not own it (any more): ", outer.url());
+        let lost =
+            format!("dlock: x on {}: this token does not own the lock, or no longer does: ", outer.url());
         assert_eq!(output.exit, Exit::Code(76), "{}", output.stderr);
         assert!(output.stderr.lines().any(|line| line.starts_with(&lost)), "{}", output.stderr);
     }
@@ -88,7 +89,10 @@ fn check_fails_for_a_lost_lock() {
 fn check_fails_for_another_name() {
     for store in Store::each() {
         let output = store.run_with_ttl("30s").sh(&check(&format!("-b '{}' y", store.url()))).output();
-        let line = format!("dlock: y on {}: the token does not own it (any more): it is free\n", store.url());
+        let line = format!(
+            "dlock: y on {}: this token does not own the lock, or no longer does: it is free\n",
+            store.url()
+        );
         assert_eq!(output.outcome(), (Exit::Code(76), "", line.as_str()));
     }
 }
@@ -99,12 +103,18 @@ fn check_fails_after_the_run() {
     for store in Store::each() {
         let held = store.run_with_ttl("30s").sh("printf %s \"$DLOCK_HELD\"").output().stdout;
         let output = store.place.bare().arg("check").env("DLOCK_HELD", &held).output();
-        let line = format!("dlock: x on {}: the token does not own it (any more): it is free\n", store.url());
+        let line = format!(
+            "dlock: x on {}: this token does not own the lock, or no longer does: it is free\n",
+            store.url()
+        );
         assert_eq!(output.outcome(), (Exit::Code(76), "", line.as_str()));
         // An explicit other store is queried instead, where the lock is not held either.
         let other = Store::file();
         let output = dlock(&other, "check").env("DLOCK_HELD", &held).output();
-        let line = format!("dlock: x on {}: the token does not own it (any more): it is free\n", other.url());
+        let line = format!(
+            "dlock: x on {}: this token does not own the lock, or no longer does: it is free\n",
+            other.url()
+        );
         assert_eq!(output.outcome(), (Exit::Code(76), "", line.as_str()));
         // The environment of a pipeline names a store for everything; the hold names its own.
         let inside = store.run_with_ttl("30s").env("DLOCK_BACKEND", other.url()).sh(&check("x")).output();

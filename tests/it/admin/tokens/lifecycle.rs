@@ -10,7 +10,7 @@ use crate::support::wait::until;
 
 /// The message for a token that owns nothing.
 fn not_ours(store: &Store) -> String {
-    format!("dlock: x on {}: the token does not own it (any more): it is free\n", store.url())
+    format!("dlock: x on {}: this token does not own the lock, or no longer does: it is free\n", store.url())
 }
 
 #[track_caller]

@@ -96,6 +96,7 @@ fn a_token_file_without_a_token_is_named() {
     assert_token_file("/dev/zero", "cannot read '/dev/zero': not a regular file");
     let missing = elsewhere.arg("no-such");
     assert_token_file(&missing, &format!("cannot read '{missing}': no such file or directory"));
+    assert_token_file(&"0a".repeat(16), "cannot read 'TOKEN': no such file or directory");
     let directory = elsewhere.arg("home");
     assert_token_file(&directory, &format!("cannot read '{directory}': is a directory"));
 }

@@ -165,7 +165,7 @@ fn invalid_toml_is_named_with_line_and_column() {
 #[test]
 fn a_value_that_a_run_cannot_use_is_named_with_line_and_column() {
     let place = Place::new();
-    let grace = "or SIGTERM would come before half of the lease has elapsed; shorten";
+    let grace = "because SIGTERM must not come before half of the lease has elapsed; shorten";
     let with_table = |text: &str| format!("backend = \"{}\"\n[locks.x]\n{text}", place.url());
     for (text, flags, line) in [
         ("ttl = \"25h\"", &[][..], "FILE:3:7: ttl: 1d1h is not between 1s and 24h".to_owned()),
@@ -174,15 +174,15 @@ fn a_value_that_a_run_cannot_use_is_named_with_line_and_column() {
             "ttl = \"3s\"\ngrace = \"2s\"",
             &[],
             format!(
-                "FILE:4:9: grace: 2s does not fit into a ttl of 3s (FILE:3): at \
-          most 1.268s, {grace} it or lengthen --ttl"
+                "FILE:4:9: grace: 2s is too long for a ttl of 3s (FILE:3): \
+          the maximum is 1.268s, {grace} it or lengthen --ttl"
             ),
         ),
         (
             "grace = \"2s\"",
             &["--ttl", "3s"],
             format!(
-                "FILE:3:9: grace: 2s does not fit into a ttl of 3s: at most 1.268s, \
+                "FILE:3:9: grace: 2s is too long for a ttl of 3s: the maximum is 1.268s, \
           {grace} it or lengthen --ttl"
             ),
         ),
@@ -190,7 +190,7 @@ fn a_value_that_a_run_cannot_use_is_named_with_line_and_column() {
             "ttl = \"3s\"",
             &["--grace", "2s"],
             format!(
-                "--grace 2s does not fit into a ttl of 3s (FILE:3): at most 1.268s, \
+                "--grace 2s is too long for a ttl of 3s (FILE:3): the maximum is 1.268s, \
           {grace} --grace or lengthen --ttl"
             ),
         ),

@@ -80,7 +80,7 @@ fn the_settings_of_its_locks_apply() {
         ("[locks.\"*\"]\nonce_per = \"1h\"\n", "FILE:5:12: once_per: not with --any"),
         (
             "[locks.x]\nttl = \"5s\"\n[locks.y]\nttl = \"9s\"\n",
-            "FILE:5:7: ttl: FILE:7 has another value for a lock that is taken together with this one: use --ttl",
+            "FILE:5:7: ttl: FILE:7 sets a different value for another lock of this run: use --ttl",
         ),
     ] {
         let output = any(&place, &format!("{pool}{text}"), "p").command(["touch", "t"]).output();

@@ -112,7 +112,7 @@ fn the_report_is_written_where_the_file_specifies() {
     assert_eq!((bad.exit, outcome("x.json")), (Exit::Code(78), "config".into()));
     // One run has one report.
     let both = run(&place, &text).arg("x").name("y").command(["touch", "t"]).output();
-    let line = "FILE:3:10: report: FILE:6 has another value for a lock that is taken together with this one: \
+    let line = "FILE:3:10: report: FILE:6 sets a different value for another lock of this run: \
                 use --report";
     assert_eq!(refused(&place, &both, 78), line);
     let elsewhere = text.replace(&place.arg("x.json"), "/no/such/directory/r.json");

@@ -188,8 +188,7 @@ fn conflicting_tables_of_several_locks_are_refused() {
     };
     let both = |text: &str| run(&place, text).arg("a").name("b").command(["touch", "t"]);
     let output = both(&text("2m")).output();
-    let line =
-        "FILE:3:7: ttl: FILE:5 has another value for a lock that is taken together with this one: use --ttl";
+    let line = "FILE:3:7: ttl: FILE:5 sets a different value for another lock of this run: use --ttl";
     assert_eq!(refused(&place, &output, 78), line);
     assert_eq!(both(&text("60")).output().outcome(), (Exit::Code(0), "", ""), "they agree");
     assert_eq!(both(&text("2m")).args(["--ttl", "5s"]).output().outcome(), (Exit::Code(0), "", ""));

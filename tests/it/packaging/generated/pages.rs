@@ -181,7 +181,7 @@ fn dlock_man_says_what_to_do_without_man() {
                    fencing.7 | cat; dlock --help needs neither\n";
     for terminal in ["TERM=xterm", "TERM=dumb"] {
         let shown = on_a_terminal(&Place::new(), &[terminal, "PATH=/nowhere"]);
-        assert_eq!(shown, (Exit::Code(69), message.to_owned()), "{terminal}");
+        assert_eq!(shown, (Exit::Code(70), message.to_owned()), "{terminal}");
     }
 }
 

@@ -60,7 +60,7 @@ fn a_run_waits_without_a_place_in_a_queue_that_is_too_long() {
         assert_eq!(last.queue().await.position.map(|position| position as usize), Some(before + 1));
         let run = place.run().backend(server.url()).args(["-v", "--ttl", "5s", "--wait", "10m"]);
         let mut run = run.sh("echo ran").spawn();
-        run.await_stderr("; waiting without a place in the queue, 10m left");
+        run.await_stderr("; waiting outside the queue, 10m left");
         assert_eq!(waiters(), before + 1);
         assert!(matches!(holder.renew().await, Renewal::Held { .. }));
         holder.release().await;

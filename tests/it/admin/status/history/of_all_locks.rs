@@ -22,7 +22,7 @@ fn without_a_name_the_history_of_every_lock_is_shown() {
     for store in Store::each() {
         assert_eq!(shown(&store, &[]), []);
         let nothing = status(&store).arg("--history").output();
-        let text = format!("{}\nnothing is known of earlier runs\n", store.url());
+        let text = format!("{}\nno runs are recorded\n", store.url());
         assert_eq!(nothing.outcome(), (Exit::Code(0), text.as_str(), ""));
         run(&store, "true");
         let long = "l\u{f6}ng/".repeat(33);

@@ -131,14 +131,14 @@ fn the_outcomes_of_several_locks_are_one_list() {
              2026-11-26 23:20:00  a     exit 1   web-1  7    root  backup.sh  0ms     10m\n\
              2026-11-26 22:50:00  b     ok       web-2  7    root  backup.sh  0ms     10m\n\
              2026-11-26 22:20:00  a     ok       web-1  7    root  backup.sh  0ms     10m\n\
-             none: nothing is known of earlier runs\n",
+             none: no runs are recorded\n",
             store.url()
         );
         assert_eq!(output.outcome(), (Exit::Code(0), &*expected, ""));
         let output = history(&store).args(["--failed", "--since", "2026-11-26", "a", "b"]).output();
         let rows: Vec<&str> = output.stdout.lines().skip(2).collect();
         assert!(rows[0].contains("  exit 1  "), "{}", output.stdout);
-        assert_eq!(rows[1..], ["b: nothing is known of such runs"], "{}", output.stdout);
+        assert_eq!(rows[1..], ["b: no matching runs are recorded"], "{}", output.stdout);
         // For programs they are grouped.
         let seen = super::parse(&history(&store).args(["--json", "a", "none", "b"]).output().stdout);
         let names: Vec<&str> =

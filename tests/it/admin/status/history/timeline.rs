@@ -126,7 +126,7 @@ fn the_picture_begins_and_ends_with_what_is_shown() {
         assert_eq!(failed.stdout.lines().nth(1), Some(span), "{}", failed.stdout);
         assert_eq!(failed.stdout.lines().last(), Some("E exit  ━ held  ─ waited"));
         let nothing = history(&store).args(["--timeline", "--since", "2026-11-28", "nightly"]).output();
-        let text = format!("{}\nnightly: nothing is known of such runs\n", store.url());
+        let text = format!("{}\nnightly: no matching runs are recorded\n", store.url());
         assert_eq!(nothing.outcome(), (Exit::Code(0), &*text, ""));
     }
 }

@@ -41,7 +41,7 @@ pub async fn the_last_success_outlives_later_failures(rig: &mut dyn Rig) {
     assert!(late.stdout.ends_with(" ago, more than 1s ago\n"), "{late:?}");
     if rig.has_list() {
         assert_eq!(overdue(rig, &["1h", "*"]).outcome(), (Exit::Code(0), "", ""));
-        let unmatched = "y*: no lock that has succeeded matches\n";
+        let unmatched = "y*: no matching lock has a recorded success\n";
         assert_eq!(overdue(rig, &["1h", "x", "y*"]).outcome(), (Exit::Code(1), unmatched, ""));
     }
 }
