@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::SHORTEST_INTERVAL;
 use super::acquire::timed_out;
@@ -47,6 +47,10 @@ impl LeaseState {
     }
 }
 
+/// The clocks of a keeper are started this long after the grant. The launch of the command has precedence, and one that ends at
+/// once needs none.
+const BEGIN_AFTER: Duration = Duration::from_millis(50);
+
 /// A lock without a lease is checked at least this often.
 pub const LONGEST_UNWATCHED: Duration = Duration::from_secs(10);
 
@@ -69,9 +73,7 @@ pub async fn keep(
     mut check_now: watch::Receiver<()>,
 ) {
     let mut validity = lease_state.validity;
-    // An alarm is required in every case: a lock without a lease has no deadline that would end its command.
-    let alarm = Alarm::new().unwrap_or_else(|_| Alarm::without_descriptor());
-    let wall_clock = WallClockWatch::start();
+    let mut clocks = Clocks::default();
     let mut due = due_after(validity, terms);
     let mut pause = MIN_PAUSE;
     let mut is_failing = false;
@@ -79,7 +81,7 @@ pub async fn keep(
     let mut last_attempt = Moment::now();
     loop {
         tokio::select! {
-            () = alarm.until(due) => {}
+            () = clocks.until(due) => {}
             change = backend.changed(), if !is_failing => {
                 is_failing = change == Change::Disconnected;
                 // Limits the rate of renewals if the store reports them as changes.
@@ -89,7 +91,6 @@ pub async fn keep(
                     continue;
                 }
             }
-            () = wall_clock.was_set() => {}
             _ = check_now.changed() => {}
         }
         last_attempt = Moment::now();
@@ -115,6 +116,31 @@ pub async fn keep(
                 is_failing = true;
                 report(Event::Trouble(error.to_string()));
             }
+        }
+    }
+}
+
+/// The descriptors that wake a keeper. Started late, so that they are in nobody's way.
+#[derive(Default)]
+struct Clocks(Option<(Alarm, WallClockWatch)>);
+
+impl Clocks {
+    /// Waits until this moment, or until the wall clock is set. Dropping the future loses nothing.
+    async fn until(&mut self, due: Moment) {
+        let (alarm, wall_clock) = match &self.0 {
+            Some(started) => started,
+            None => {
+                if due > Moment::now() + BEGIN_AFTER {
+                    sleep(BEGIN_AFTER).await;
+                }
+                // An alarm is required in every case: a lock without a lease has no deadline that would end its command.
+                let alarm = Alarm::new().unwrap_or_else(|_| Alarm::without_descriptor());
+                self.0.insert((alarm, WallClockWatch::start()))
+            }
+        };
+        tokio::select! {
+            () = alarm.until(due) => {}
+            () = wall_clock.was_set() => {}
         }
     }
 }

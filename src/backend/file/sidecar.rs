@@ -29,12 +29,14 @@ const PAGE: usize = 4096;
 /// stopped in the middle, which must not block this one.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The first line of a sidecar whose content is further back.
+/// The first line of a sidecar whose content is further back. Of any other one, only the format is read: an error would take
+/// longer than the rest of it, because its position in the text is counted.
 #[derive(Debug, Serialize, Deserialize)]
 struct Pointer {
+    #[serde(default)]
     format: u32,
-    at: u64,
-    length: u64,
+    at: Option<u64>,
+    length: Option<u64>,
 }
 
 /// An open sidecar file with its content locked until it is dropped.
@@ -89,7 +91,7 @@ impl Sidecar {
         if line.iter().all(|byte| *byte == 0 || byte.is_ascii_whitespace()) {
             return Ok(Ledger::default());
         }
-        let Ok(Pointer { format, at, length }) = serde_json::from_slice(line) else {
+        let Ok(Pointer { format, at: Some(at), length: Some(length) }) = serde_json::from_slice(line) else {
             return Ledger::parse(line).map_err(unreadable);
         };
         Ledger::check_format(format).map_err(unreadable)?;
@@ -141,7 +143,7 @@ impl Sidecar {
             };
             self.file.write_all_at(&text, at)?;
             large_content = Some((at, at + length));
-            let pointer = Pointer { format: Ledger::FORMAT, at, length };
+            let pointer = Pointer { format: Ledger::FORMAT, at: Some(at), length: Some(length) };
             text = serde_json::to_vec(&pointer)?;
             text.push(b'\n');
         }

@@ -186,7 +186,9 @@ impl BoundedStream {
     /// The connection is broken. If the future is dropped, some of the bytes may have been written.
     pub async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.write_all(bytes).await?;
-        self.stream.flush().await
+        self.stream.flush().await?;
+        detect_features();
+        Ok(())
     }
 
     /// Returns why the server ended the connection, as far as that is known: it rejected the client certificate, or it
@@ -281,6 +283,13 @@ pub async fn connect(address: &Address) -> Result<Socket, StoreError> {
     let _ = tcp.set_nodelay(true);
     keep_alive::start(&tcp);
     Ok(Socket::Tcp(tcp))
+}
+
+/// Has the features of the processor detected, which the search for the end of a reply needs. That takes a while the first time,
+/// above all in a virtual machine, where `CPUID` is emulated; meanwhile the server does its part.
+fn detect_features() {
+    #[cfg(target_arch = "x86_64")]
+    let _ = std::arch::is_x86_feature_detected!("avx2");
 }
 
 async fn connect_to_any(host: &str, port: u16) -> Result<TcpStream, StoreError> {
