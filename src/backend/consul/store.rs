@@ -105,7 +105,12 @@ impl DocumentStore for ConsulStore {
     ) -> Result<Seen<Version>, StoreError> {
         self.sessions.renew(&mut self.agent, purpose).await?;
         let (reading, sent) = self.agent.read(name, None).await?;
-        if let Err(other) = reading.gate.check(&self.location, name) {
+        // What another program writes into a key that a session of this client holds does not end the hold.
+        let own = self.sessions.holding(name).map(|passage| &passage.session);
+        let is_own = own.is_some_and(|session| reading.gate.sessions.contains(session));
+        if let Err(other) = reading.gate.check(&self.location, name)
+            && !is_own
+        {
             let is_intended = |one: &Passage| one.name == *name && one.state == State::Intended;
             self.sessions.end(&mut self.agent, is_intended).await;
             return Err(other);
@@ -295,6 +300,11 @@ impl Store for ConsulStore {
 
     fn connect(&mut self) -> TryReply<'_, ()> {
         Box::pin(self.agent.connect())
+    }
+
+    /// The agent restarts, or the servers elect another leader.
+    fn fails_over(&self) -> bool {
+        true
     }
 
     fn list(&mut self, which: Listed) -> TryReply<'_, Vec<LockName>> {

@@ -20,6 +20,8 @@ const MANAGER: &str = "fieldManager=dlock";
 const PAGE: usize = 8;
 /// The status of a state that the server has forgotten.
 pub(super) const GONE: u16 = 410;
+/// The status of a request whose credentials are not accepted.
+pub(super) const UNAUTHORIZED: u16 = 401;
 
 /// A client of an API server.
 pub(super) struct Api {
@@ -173,7 +175,7 @@ impl Api {
     /// carried out, is repeated once with new ones.
     async fn ask(&mut self, method: Method, path: &str, body: Vec<u8>) -> Result<Reply, StoreError> {
         let reply = self.ask_once(method.clone(), path, body.clone()).await?;
-        if reply.status.as_u16() != 401 {
+        if reply.status.as_u16() != UNAUTHORIZED {
             return Ok(reply);
         }
         self.location.cluster()?.forget();

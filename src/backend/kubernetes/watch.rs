@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::time::{sleep, timeout};
 
-use super::api::{Api, GONE, Status};
+use super::api::{Api, GONE, Status, UNAUTHORIZED};
 use super::lease::Lease;
 use super::location::Location;
 use crate::backend::StoreError;
@@ -86,6 +86,11 @@ impl Watch {
                 State::Begun(request, until) => match before(*until, request).await? {
                     Ok(lines) => self.state = State::Open(lines, silent_until()),
                     Err(reply) if reply.status.as_u16() == GONE => return Ok(Event::Expired),
+                    // The right to watch is not missing: the next request gets new credentials, if there are any.
+                    Err(reply) if reply.status.as_u16() == UNAUTHORIZED => {
+                        self.location.cluster()?.forget();
+                        return Err(StoreError::unanswered("the server no longer accepts the credentials"));
+                    }
                     Err(reply) => return Err(reply.failure()),
                 },
                 State::Open(lines, until) => match before(*until, lines.next()).await? {

@@ -9,6 +9,7 @@ pub mod etcd;
 pub mod file;
 pub mod foreign_clients;
 mod formats;
+mod front_ends;
 mod gate_alone;
 mod host_clock;
 mod hung_servers;

@@ -335,6 +335,11 @@ impl<C: Dated> Store for DatedStore<C> {
         Box::pin(self.names(move |ledger| ledger.is_listed(which)))
     }
 
+    /// Such a service has many servers, or is reached by a front end that restarts.
+    fn fails_over(&self) -> bool {
+        true
+    }
+
     fn changed(&mut self) -> Reply<'_, backend::Change> {
         Box::pin(async {
             loop {

@@ -1,9 +1,11 @@
 //! What a run costs.
 
+use crate::support::SOON;
 use crate::support::consul::Consul;
 use crate::support::dlock::Dlock;
 use crate::support::http_proxy::HttpProxy;
 use crate::support::running::Exit;
+use crate::support::wait::until;
 use std::process::Stdio;
 
 /// The requests of a run, without those that wait for changes, and without the ids of sessions.
@@ -38,6 +40,25 @@ fn a_lock_is_taken_with_three_requests_and_released_with_two() {
     assert_eq!((consul.holder("dlock/x/.lock"), consul.sessions()), (None, Vec::new()));
 }
 
+/// `consul kv put` keeps the session of a key, and drops its flags.
+#[test]
+fn a_value_that_is_put_into_the_key_of_a_holder_does_not_end_the_hold() {
+    let consul = Consul::lent();
+    let proxy = HttpProxy::to(consul.port());
+    let run = Dlock::run().backend("consul://agent.invalid").args(["--ttl", "10s"]).stdin(Stdio::piped());
+    let run = run.env("http_proxy", format!("127.0.0.1:{}", proxy.port()));
+    let mut run = run.sh("echo ready; exec cat").spawn();
+    run.await_ready();
+    let renewals =
+        || proxy.heads().iter().filter(|head| head.starts_with("PUT") && head.contains("/renew/")).count();
+    consul.ask("PUT", "kv/dlock/x/.lock", b"hello");
+    let before = renewals();
+    until(SOON, "two renewals", || renewals() >= before + 2);
+    drop(run.take_stdin());
+    assert_eq!(run.wait().outcome(), (Exit::Code(0), "ready\n", ""));
+    assert_eq!((consul.holder("dlock/x/.lock"), consul.sessions()), (None, Vec::new()));
+}
+
 /// The key of the session, the holders and the ledger change together.
 #[test]
 fn a_slot_is_taken_with_as_many() {
@@ -64,7 +85,7 @@ fn a_loss_that_nobody_has_told_is_noticed_by_the_release() {
     assert!(consul.lock("dlock/x/.lock", &foreign));
     drop(run.take_stdin());
     let expected = "dlock: x on consul://agent.invalid:8500: was no longer held when the command ended: \
-                    another one may have run beside it, see dlock history\n";
+                    another command may have run at the same time, see dlock history\n";
     assert_eq!(run.wait().outcome(), (Exit::Code(0), "ready\n", expected));
     assert_eq!(consul.holder("dlock/x/.lock"), Some(foreign), "it was touched");
 }
