@@ -3,17 +3,16 @@
 //!
 //! Started by [`launch`](super::launch). What always holds: the tree is dead before the last deadline that dlock has sent.
 
+mod children;
 mod event_wait;
 mod mailbox;
+mod orders;
 mod standby;
 mod terminal_witness;
 mod termination;
 
-use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
-
-use nix::errno::Errno;
 
 use self::event_wait::EventWait;
 use self::mailbox::Mailbox;
@@ -22,19 +21,20 @@ use self::terminal_witness::TerminalWitness;
 use super::cgroup::{Cgroup, CgroupPath};
 use super::command::CommandProcess;
 use super::killer::Killer;
-use super::procfs;
-use super::protocol::{Channel, Event, FromGuard, Group, Received, ToGuard};
-use super::signals::{self, Arrival, Origin, StopSignal};
-use super::stop::{Deadlines, Input, Orphans, Output, Stop, StopOptions};
+use super::protocol::{Channel, Event, FromGuard};
+use super::signals::{Arrival, Origin, StopSignal};
+use super::stop::{Input, Orphans, Output, Stop, StopOptions};
 use super::sys;
 use super::terminal::Terminal;
 use super::terminator::Terminator;
-use super::wait::{self, Change};
 use crate::clock::Moment;
 use crate::priority;
 
 /// How long a command runs before the guard takes the measures of [`Guard::settle`].
 const SETTLE_AFTER: Duration = Duration::from_millis(50);
+
+/// The pause between two looks whether dlock has stopped itself.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 
 pub(super) struct Guard {
     dlock: Mailbox,
@@ -52,8 +52,13 @@ pub(super) struct Guard {
     stop: Stop,
     /// The guard cannot do its work. When it exits, dlock takes over.
     failed: bool,
+    /// Until when dlock may stop itself because of a stop of the command that is over.
+    wake_dlock_until: Option<Moment>,
     /// When to measure the tree: a renewal is late.
     measure_at: Option<Moment>,
+    /// dlock has asked for the stop signal, with SIGKILL at this moment. The messages that it has sent since come first: it
+    /// waits for the reply to a ping, and a large tree takes seconds to signal.
+    terminate_by: Option<Moment>,
     /// Set once the stop signal has been decided.
     terminating: Option<Terminating>,
     /// Set once SIGKILL has been decided.
@@ -101,7 +106,9 @@ impl Guard {
             options,
             stop: Stop::new(options.orphans, options.grace),
             failed: false,
+            wake_dlock_until: None,
             measure_at: None,
+            terminate_by: None,
             terminating: None,
             killing: None,
             reported_pids: Vec::new(),
@@ -146,10 +153,14 @@ impl Guard {
 
     fn turn(&mut self, event_wait: &EventWait) {
         self.read_messages();
+        if let Some(kill_at) = self.terminate_by.take() {
+            self.act(Input::Terminate { kill_at });
+        }
         let more_to_reap = self.reap();
         self.act(Input::Tick);
         self.settle();
         self.measure();
+        self.wake_dlock();
         self.keep_standby();
         let pause = self.kill_pass().or_else(|| self.termination_pass());
         self.dlock.flush();
@@ -192,101 +203,6 @@ impl Guard {
         self.dlock.queue(&FromGuard::Event(event));
     }
 
-    fn read_messages(&mut self) {
-        while !self.dlock.is_gone() {
-            match self.dlock.receive() {
-                Received::Message(message) => self.handle(message),
-                Received::Nothing => return,
-                Received::Closed => self.act(Input::PeerGone),
-            }
-        }
-    }
-
-    fn handle(&mut self, message: ToGuard) {
-        match message {
-            ToGuard::Keep => self.kept.extend(self.dlock.take_descriptor()),
-            ToGuard::Start { group, until, stop, keeps } => {
-                if keeps != self.kept.len() {
-                    let why = "the guard process has no descriptor left for the lock";
-                    self.report(Event::GuardLost(why.into()));
-                    return self.act(Input::Kill);
-                }
-                self.options = stop;
-                self.stop = Stop::new(stop.orphans, stop.grace);
-                self.start(group, until);
-            }
-            ToGuard::Arm(until) => {
-                self.act(Input::Arm(until));
-                self.measure_at = self.stop.measure_from().map(|(from, _)| from);
-            }
-            ToGuard::Received(signal) => self.command.note_end_signal(signal),
-            ToGuard::Forward(signal) => self.forward(signal),
-            ToGuard::Terminate { kill_at } => self.act(Input::Terminate { kill_at }),
-            ToGuard::Kill => self.act(Input::Kill),
-            ToGuard::Ping => {
-                self.dlock.queue(&FromGuard::Pong);
-                self.dlock.flush();
-                self.standby.note_ping();
-            }
-            ToGuard::Continue { foreground } => {
-                if foreground {
-                    self.terminal.give_to(self.command.pid);
-                }
-                if self.command.is_stopped {
-                    self.signal_command(libc::SIGCONT);
-                }
-            }
-        }
-    }
-
-    /// dlock lets the command run right after sending this message: so the guard has the deadline before the command's
-    /// first instruction, and is there to see its end.
-    fn start(&mut self, group: Group, until: Option<Deadlines>) {
-        use nix::unistd::{Pid, setpgid, setsid};
-        self.command.enter(group);
-        if self.terminal.exists() {
-            self.terminal_witness.fork(self.command.has_own_group().then_some(self.command.pid));
-        }
-        // Moves the guard out of reach of signals for dlock's process group. A new session is better still, but not
-        // while the command has its own process group on a terminal: a group without a process whose parent is in the
-        // same session is orphaned, and an orphaned group cannot be stopped by Ctrl-Z (setpgid(2), credentials(7)).
-        if self.command.has_own_group() && self.terminal.exists() {
-            let _ = setpgid(Pid::from_raw(0), Pid::from_raw(0));
-        } else {
-            let _ = setsid();
-        }
-        // It was stopped while parked, together with dlock's process group: that was meant for dlock, which has been
-        // continued. One that runs already has stopped itself: this process was late.
-        if self.command.is_stopped && !self.command.is_executed() {
-            self.signal_command(libc::SIGCONT);
-        }
-        self.settle_at = Some(Moment::now() + SETTLE_AFTER);
-        self.standby.note_ping();
-        self.act(Input::Start(until));
-        self.measure_at = self.stop.measure_from().map(|(from, _)| from);
-    }
-
-    /// Forwards a signal to the command's process group, once.
-    fn forward(&mut self, signal: i32) {
-        self.command.note_end_signal(signal);
-        if !self.command.is_reaped {
-            // In a shared group, the shell's own SIGCONT has reached every process already.
-            if signal == libc::SIGCONT && !self.command.has_own_group() && !self.command.is_stopped {
-                return;
-            }
-            self.signal_command(signal);
-        } else if signals::asks_to_end(signal) {
-            // Only background processes are left (`--orphans wait`).
-            self.act(Input::Terminate { kill_at: Moment::now() + self.options.grace });
-        }
-    }
-
-    fn signal_command(&mut self, signal: i32) {
-        if self.command.signal(signal) == Err(Errno::EPERM) {
-            self.report_once(self.command.pid, Event::NotPermitted);
-        }
-    }
-
     fn act(&mut self, input: Input) {
         for output in self.stop.on(Moment::now(), input) {
             match output {
@@ -314,7 +230,7 @@ impl Guard {
         if self.dlock.is_gone() || self.standby.is_left_alone() {
             self.standby.end();
         } else if !self.stop.is_stopping() {
-            self.standby.keep(self.cgroup.as_ref(), self.stop.dead());
+            self.standby.keep(self.cgroup.as_ref(), self.stop.deadlines());
         }
     }
 
@@ -325,89 +241,20 @@ impl Guard {
         }
     }
 
-    /// Handles the state changes of every child: the command, and the orphans that the guard inherits. Returns whether
-    /// there may be more: the limit per call has been reached, or a deadline is due.
-    fn reap(&mut self) -> bool {
-        let due = self.stop.wake();
-        let mut count = 0;
-        for change in wait::pending_changes() {
-            count += 1;
-            match change {
-                Ok((pid, change)) => {
-                    if let Change::Exited(_) | Change::Killed(_) = change {
-                        if let Some(terminating) = &mut self.terminating {
-                            terminating.terminator.forget(pid);
-                        }
-                        if let Some(killing) = &mut self.killing {
-                            killing.killer.forget(pid);
-                        }
-                        self.standby.note_reaped(pid);
-                        self.terminal_witness.note_reaped(pid);
-                    }
-                    // Once it is reaped, another process may get its number.
-                    if pid == self.command.pid && !self.command.is_reaped {
-                        self.command_changed(change);
-                    }
-                    // If processes fork and exit without a pause, reaping them all would miss the deadline.
-                    if due.is_some_and(|due| Moment::now() >= due) {
-                        return true;
-                    }
-                }
-                Err(Errno::ECHILD) => {
-                    self.act(Input::TreeGone);
-                    return false;
-                }
-                // A sandbox that does not allow the call: the state of the command cannot be determined.
-                Err(errno) => {
-                    self.failed = true;
-                    let why = format!("cannot wait for the command: {}", io::Error::from(errno));
-                    self.report(Event::GuardLost(why));
-                    return false;
-                }
-            }
-        }
-        count == wait::MAX_CHANGES
-    }
-
-    fn command_changed(&mut self, change: Change) {
-        let ended = self.command.note(change);
-        match change {
-            // It was stopped while it was parked, which `start` did not know yet.
-            Change::Stopped(_) if !self.stop.is_parked() && !self.command.is_executed() => {
-                return self.signal_command(libc::SIGCONT);
-            }
-            Change::Stopped(signal) => return self.report(Event::Stopped(signal)),
-            Change::Continued => self.report(Event::Continued),
-            Change::Exited(_) | Change::Killed(_) => {}
-        }
-        self.wake_dlock();
-        if let Some(ended) = ended {
-            let is_interrupted = self.terminal_witness.has_seen_end_signal();
-            if is_interrupted {
-                self.report(Event::Interrupted);
-            }
-            self.report(Event::Ended(ended));
-            self.terminal_witness.end();
-            self.act(Input::CommandEnded {
-                by_itself: self.command.ended_by_itself(ended) && !is_interrupted,
-            });
-        }
-    }
-
-    /// On a terminal, dlock stops itself when the command is stopped, for the shell to see. If another process
-    /// continues or ends only the command, dlock would stay stopped, so the guard continues it.
-    fn wake_dlock(&self) {
-        let dlock = nix::unistd::getppid().as_raw();
-        let by_others = !self.stop.is_stopping() && !self.dlock.is_gone();
-        if by_others && self.terminal.exists() && dlock > 1 && procfs::state_of(dlock) == Some('T') {
-            let _ = sys::kill(dlock, libc::SIGCONT);
-        }
-    }
-
     /// Returns the next moment at which something is due without an event.
     fn next_wake(&self) -> Option<Moment> {
         let check_at = self.standby.check_at().filter(|_| !self.stop.is_stopping());
-        let own = [self.stop.wake(), self.settle_at, self.measure_at, check_at, self.standby.next_walk()];
+        let wake_dlock_at =
+            self.wake_dlock_until.filter(|_| self.terminal.exists() && !self.command.is_reaped);
+        let wake_dlock_at = wake_dlock_at.map(|until| until.min(Moment::now() + BETWEEN_LOOKS));
+        let own = [
+            self.stop.wake(),
+            self.settle_at,
+            self.measure_at,
+            check_at,
+            self.standby.next_walk(),
+            wake_dlock_at,
+        ];
         own.into_iter().flatten().min()
     }
 }

@@ -32,8 +32,10 @@ pub(super) enum GuardState {
 pub(super) struct Heartbeat {
     due: Option<Moment>,
     unanswered: u32,
-    /// When a reply must have come, because the tree is to be stopped.
-    urgent: Option<Moment>,
+    sent: u64,
+    replies: u64,
+    /// When this many replies must have come, because the tree is to be stopped.
+    urgent: Option<(Moment, u64)>,
     /// A message that must not be lost could not be sent. No later reply makes up for it.
     given_up: bool,
 }
@@ -49,7 +51,7 @@ impl Heartbeat {
         if self.given_up {
             return Some(Moment::from_boot(Duration::ZERO));
         }
-        [self.due, self.urgent].into_iter().flatten().min()
+        [self.due, self.urgent.map(|(urgent, _)| urgent)].into_iter().flatten().min()
     }
 
     /// Called when a ping is due. Returns true if replies have been missing for too long; otherwise a ping is to be
@@ -59,7 +61,10 @@ impl Heartbeat {
             GuardState::Stopped => PATIENCE_WITH_STOPPED,
             GuardState::Running => PATIENCE_WITH_RUNNING,
         };
-        if self.given_up || self.urgent.is_some_and(|urgent| now >= urgent) || self.unanswered >= patience {
+        if self.given_up
+            || self.urgent.is_some_and(|(urgent, _)| now >= urgent)
+            || self.unanswered >= patience
+        {
             return true;
         }
         if self.due.is_some_and(|due| now >= due) {
@@ -69,13 +74,18 @@ impl Heartbeat {
         false
     }
 
-    /// Notes that a ping is sent that needs a prompt reply; a stopped guard will not reply.
+    /// Notes that a ping was sent.
+    pub(super) fn note_ping(&mut self) {
+        self.sent += 1;
+    }
+
+    /// Notes that the next ping needs a prompt reply; a stopped guard will not reply.
     pub(super) fn expect_soon(&mut self, now: Moment, guard: GuardState) {
         let limit = match guard {
             GuardState::Stopped => Duration::ZERO,
             GuardState::Running => URGENT,
         };
-        self.urgent.get_or_insert(now + limit);
+        self.urgent.get_or_insert((now + limit, self.sent + 1));
     }
 
     /// Notes that the order to stop the tree could not be sent to the guard.
@@ -86,7 +96,8 @@ impl Heartbeat {
     /// Notes a reply.
     pub(super) fn note_reply(&mut self) {
         self.unanswered = 0;
-        self.urgent = None;
+        self.replies += 1;
+        self.urgent.take_if(|(_, needed)| self.replies >= *needed);
     }
 }
 
@@ -137,7 +148,10 @@ mod tests {
     fn a_guard_that_has_to_stop_the_tree_replies_promptly() {
         let mut heartbeat = Heartbeat::default();
         heartbeat.begin(at(0));
+        heartbeat.note_ping();
         heartbeat.expect_soon(at(500), GuardState::Running);
+        heartbeat.note_ping();
+        heartbeat.note_reply();
         assert!(!heartbeat.is_missed(at(1000), GuardState::Running));
         assert!(!heartbeat.is_missed(at(2000), GuardState::Running));
         assert!(heartbeat.is_missed(at(2500), GuardState::Running));

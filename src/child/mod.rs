@@ -12,6 +12,7 @@
 
 mod cgroup;
 mod command;
+mod deadlines;
 mod descriptors;
 mod forwarder;
 mod guard;
@@ -32,6 +33,7 @@ mod terminator;
 mod tree;
 mod wait;
 
+pub use deadlines::Deadlines;
 pub use inherited::{BeginError, Inherited};
 pub use launch::{ForkError, ForkedGuard, fork_guard};
 pub use procfs::{parent_of, start_of, why_unusable as why_proc_is_unusable};

@@ -267,7 +267,7 @@ pub enum Children {
     /// Not known: it has many threads, each with a separate list, or the kernel keeps no lists
     /// (`CONFIG_PROC_CHILDREN`). They can be found by scanning the parents of all processes.
     Unlisted,
-    /// They cannot be read now: no descriptor or no memory is available.
+    /// They cannot be read: no descriptor or no memory is available, or a security module does not allow it.
     Unreadable,
 }
 
@@ -281,8 +281,8 @@ pub fn children(pid: i32) -> Children {
     }
     let tasks = match fs::read_dir(format!("/proc/{pid}/task")) {
         Ok(tasks) => tasks,
-        Err(error) if is_out_of_resources(&error) => return Children::Unreadable,
-        Err(_) => return Children::Listed(Vec::new()),
+        Err(error) if is_gone(&error) => return Children::Listed(Vec::new()),
+        Err(_) => return Children::Unreadable,
     };
     let mut children = Vec::new();
     for (index, task) in tasks.flatten().enumerate() {
@@ -297,16 +297,16 @@ pub fn children(pid: i32) -> Children {
             Err(error) if error.kind() == io::ErrorKind::NotFound && !has_lists() => {
                 return Children::Unlisted;
             }
-            Err(error) if is_out_of_resources(&error) => return Children::Unreadable,
-            Err(_) => {}
+            Err(error) if is_gone(&error) => {}
+            Err(_) => return Children::Unreadable,
         }
     }
     Children::Listed(children)
 }
 
-/// Returns whether the failure is unrelated to the process.
-fn is_out_of_resources(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM))
+/// Returns whether the process or thread has ended.
+fn is_gone(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH))
 }
 
 fn has_lists() -> bool {

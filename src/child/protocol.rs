@@ -12,7 +12,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::cgroup::CgroupPath;
-use super::stop::{Deadlines, StopOptions};
+use super::deadlines::Deadlines;
+use super::stop::StopOptions;
 use super::sys;
 use crate::clock::Moment;
 

@@ -4,12 +4,14 @@ use std::fmt;
 use std::io;
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use serde::{Deserialize, Serialize};
 
 use super::sys::Disposition;
+use crate::clock::Moment;
 use crate::readiness::Readiness;
 
 /// What a signal does to dlock before the command is started. While the command runs, every handled signal is forwarded
@@ -67,6 +69,16 @@ pub fn is_ignored(signal: i32) -> bool {
 /// command ignores it, too.
 pub fn asks_to_end(signal: i32) -> bool {
     ENDING.contains(&signal) && !is_ignored(signal)
+}
+
+/// The copies of one signal arrive within this time: a shell passes SIGHUP on to its jobs before the kernel sends it, and
+/// `timeout(1)` signals its child before its own process group.
+const COPIES_WITHIN: Duration = Duration::from_millis(200);
+
+/// Returns whether a terminating signal that arrives now is a second request to end, and not a copy of the first one, which
+/// arrived at that moment.
+pub fn is_second(first: Moment) -> bool {
+    Moment::now() - first >= COPIES_WITHIN
 }
 
 /// The signal that dlock sends first when it has to stop the command; SIGKILL follows.

@@ -5,39 +5,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::deadlines::Deadlines;
 use super::signals::StopSignal;
 use crate::clock::Moment;
-
-/// The moments until which the lease allows the tree to live. All of them come before the earliest end of the lease at
-/// the store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Deadlines {
-    /// However large the tree is, SIGTERM does not come before this moment: a renewal must have its chance.
-    pub earliest: Moment,
-    /// When SIGTERM is due, unless a renewal is acknowledged before.
-    pub term: Moment,
-    /// When SIGKILL is due.
-    pub kill: Moment,
-    /// When the last process of the tree must be dead.
-    pub dead: Moment,
-}
-
-impl Deadlines {
-    /// Returns when SIGTERM is due for a tree that needs this much longer than others to die.
-    fn term_for(&self, reserve: Duration) -> Moment {
-        self.term.saturating_sub(reserve).max(self.earliest).min(self.term)
-    }
-
-    /// Returns when SIGKILL is due for such a tree.
-    fn kill_for(&self, reserve: Duration) -> Moment {
-        self.kill.saturating_sub(reserve).max(self.term_for(reserve)).min(self.kill)
-    }
-
-    /// Returns the interval between two measurements of the tree.
-    fn measuring_interval(&self) -> Duration {
-        (self.dead - self.earliest) / 10
-    }
-}
 
 /// What happens to background processes when the command has ended by itself (`--orphans`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -149,9 +119,8 @@ impl Stop {
     /// Returns from when on, and how often, the tree is to be measured: a renewal is late, and SIGTERM may have to come
     /// earlier.
     pub fn measure_from(&self) -> Option<(Moment, Duration)> {
-        let deadlines = self.deadlines.filter(|_| matches!(self.phase, Phase::Running | Phase::Lingering))?;
-        let interval = deadlines.measuring_interval();
-        Some((deadlines.earliest.saturating_sub(interval), interval))
+        let is_late = matches!(self.phase, Phase::Running | Phase::Lingering);
+        self.deadlines.filter(|_| is_late).map(|deadlines| deadlines.measure_from())
     }
 
     /// Returns how much earlier than usual the tree must be stopped, because it is large.
@@ -159,9 +128,9 @@ impl Stop {
         self.reserve
     }
 
-    /// Returns when the last process must be dead, if there is a lease.
-    pub fn dead(&self) -> Option<Moment> {
-        self.deadlines.map(|deadlines| deadlines.dead)
+    /// Returns until when the lease allows the tree to live, if there is one.
+    pub fn deadlines(&self) -> Option<Deadlines> {
+        self.deadlines
     }
 
     /// Returns until when SIGTERM may be sent: then SIGKILL is due. `None` if SIGTERM has not been decided.

@@ -7,13 +7,14 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use super::cgroup::{Cgroup, CgroupPath};
+use super::deadlines::Deadlines;
 use super::forwarder::{Forwarder, Processes};
 use super::heartbeat::{GuardState, Heartbeat};
 use super::killer::Killer;
 use super::procfs;
 use super::protocol::{Channel, Event, FromGuard, Group, Launch, Received, ToGuard, frame};
 use super::signals::Arrival;
-use super::stop::{Deadlines, StopOptions};
+use super::stop::StopOptions;
 use super::sys;
 use super::terminal::Terminal;
 use super::tree::{self, Tree};
@@ -41,7 +42,7 @@ pub struct Supervisor {
     command_ended: bool,
     heartbeat: Heartbeat,
     /// The guard has begun to kill the tree, or to stop it because no renewal was acknowledged in time.
-    guard_has_acted: bool,
+    guard_kills: bool,
     /// Children that dlock did not create: those of the program that replaced itself with dlock, and, if dlock is the
     /// first process of a PID namespace, its orphans.
     strangers: HashSet<i32>,
@@ -72,7 +73,7 @@ impl Supervisor {
             forwarder: Forwarder::new(argv),
             command_ended: false,
             heartbeat: Heartbeat::default(),
-            guard_has_acted: false,
+            guard_kills: false,
             strangers,
         }
     }
@@ -167,7 +168,7 @@ impl Supervisor {
             return Some(Event::GuardLost("the guard process does not answer".into()));
         }
         self.update_strangers();
-        self.send(&ToGuard::Ping);
+        self.ping();
         None
     }
 
@@ -185,10 +186,15 @@ impl Supervisor {
         self.stop(&ToGuard::Kill);
     }
 
-    /// Returns whether the guard has reported that it kills the tree, or stops it because no renewal was acknowledged in
-    /// time.
-    pub fn guard_has_acted(&self) -> bool {
-        self.guard_has_acted
+    /// Returns whether the guard has reported that it kills the tree.
+    pub fn guard_kills(&self) -> bool {
+        self.guard_kills
+    }
+
+    /// Returns whether the command is stopped, or gone, as far as that can be seen.
+    pub fn is_command_stopped(&self) -> bool {
+        let state = self.command.and_then(procfs::state_of);
+        state.is_none_or(|state| matches!(state, 'T' | 't'))
     }
 
     /// The tree has to be stopped now: a guard that cannot do that must be detected soon, and one that has not read its
@@ -200,7 +206,13 @@ impl Supervisor {
         }
         let guard = self.guard_state();
         self.heartbeat.expect_soon(Moment::now(), guard);
-        self.send(&ToGuard::Ping);
+        self.ping();
+    }
+
+    fn ping(&mut self) {
+        if self.channel.send(&ToGuard::Ping, None).is_ok() {
+            self.heartbeat.note_ping();
+        }
     }
 
     /// Later, other strangers can only come from those, or, if dlock is the first process of a PID namespace, from
@@ -244,7 +256,7 @@ impl Supervisor {
     }
 
     fn may_have_foreground(&self) -> bool {
-        matches!(self.group, Group::Own { .. }) && self.terminal.is_foreground()
+        matches!(self.group, Group::Own { .. }) && !self.command_ended && self.terminal.is_foreground()
     }
 
     /// Returns whether the command is in dlock's process group, and so receives the terminal's signals directly.
@@ -313,7 +325,7 @@ impl Supervisor {
 
     fn note(&mut self, event: &Event) {
         match event {
-            Event::DeadlineReached | Event::Killing => self.guard_has_acted = true,
+            Event::Killing => self.guard_kills = true,
             Event::Ended(_) => {
                 self.command_ended = true;
                 for signal in self.forwarder.finish() {

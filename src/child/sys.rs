@@ -283,7 +283,8 @@ pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> nix::Result<(usize, 
     let flags = MsgFlags::MSG_CMSG_CLOEXEC;
     let received = recvmsg::<()>(socket.as_raw_fd(), &mut slices, Some(&mut control), flags)?;
     let mut passed = None;
-    for message in received.cmsgs()? {
+    // One that could not be received is reported only after the bytes have been read.
+    for message in received.cmsgs().into_iter().flatten() {
         if let ControlMessageOwned::ScmRights(fds) = message {
             for fd in fds {
                 // SAFETY: the kernel has just made this descriptor for us; nothing else knows its number.

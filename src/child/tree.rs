@@ -194,6 +194,24 @@ impl Tree {
         members
     }
 
+    /// Returns how much longer than a small tree this one takes to die, and how long the measurement has taken. It ends at `until`:
+    /// then the result is no less than the one `before`.
+    pub fn reserve(&self, before: Duration, until: Moment) -> (Duration, Duration) {
+        let (begin, scheduled) = (Moment::now(), procfs::scheduled_time());
+        let (census, coverage) = self.census(until);
+        // The walk that kills takes as long again, including the time spent waiting for a processor. The time during which
+        // this process was frozen or its host suspended does not predict the next walk.
+        let spent = scheduled.and_then(|before| Some(procfs::scheduled_time()?.saturating_sub(before)));
+        let elapsed = Moment::now() - begin;
+        let cost = spent.map_or(elapsed, |spent| spent.min(elapsed));
+        let counted = census.time_to_die() + cost * 2;
+        match coverage {
+            Coverage::Complete => (counted, cost),
+            // As much again for what there was no time to count.
+            Coverage::Partial => (before.max(counted * 2), cost),
+        }
+    }
+
     /// Counts processes and threads; stops at `until`, and returns what it has counted by then.
     pub fn census(&self, until: Moment) -> (Census, Coverage) {
         let mut census = Census::default();

@@ -13,7 +13,7 @@ use super::lock_wait::{Interruption, LockWait};
 use super::{execute, hold, notices_about, within};
 use crate::backend::location::Demand;
 use crate::backend::{Ending, Release, StoreError, io_text};
-use crate::child::signals::{self, Source, WhileWaiting};
+use crate::child::signals::{self, Source};
 use crate::clock::{Alarm, Moment};
 use crate::exit::{Exit, Failure, FailureKind};
 use crate::identity;
@@ -168,17 +168,9 @@ impl Acquiring<'_> {
     /// # Errors
     /// The signal.
     async fn check_unless_signalled(&self, signals: &Source) -> Result<Result<(), Failure>, i32> {
-        let ended = async {
-            loop {
-                let signal = signals.next().await.signal;
-                if signals::while_waiting(signal) == WhileWaiting::End && !signals::is_ignored(signal) {
-                    return signal;
-                }
-            }
-        };
         tokio::select! {
             biased;
-            signal = ended => Err(signal),
+            signal = super::ended_by(signals) => Err(signal),
             checked = self.check_token_file() => Ok(checked),
         }
     }

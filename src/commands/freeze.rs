@@ -1,4 +1,4 @@
-//! `dlock freeze`: lets nobody start under some names, and waits until the last holder has ended.
+//! `dlock freeze`: prevents runs from starting under some names, and waits until the last holder has ended.
 
 use std::io;
 use std::slice::from_ref;
@@ -10,8 +10,7 @@ use super::hold::persistent;
 use super::{execute, notices_about, print, within};
 use crate::backend::StoreError;
 use crate::backend::admin::{Frozen, LockAdmin};
-use crate::child::signals::{self, Source, WhileWaiting};
-use crate::child::sys;
+use crate::child::signals::{self, Source};
 use crate::clock::Moment;
 use crate::exit::{Exit, Failure, FailureKind};
 use crate::identity;
@@ -55,7 +54,7 @@ async fn run(plan: &FreezePlan, reporter: &Reporter) -> Result<Exit, Failure> {
     };
     let end = tokio::select! {
         biased;
-        signal = ended_by(&signals) => End::Undone(Ok(Exit::Signal(signal))),
+        signal = super::ended_by(&signals) => End::Undone(Ok(Exit::Signal(signal))),
         end = freezing.freeze_and_wait() => end,
     };
     match end {
@@ -63,19 +62,6 @@ async fn run(plan: &FreezePlan, reporter: &Reporter) -> Result<Exit, Failure> {
         End::Undone(result) => {
             freezing.give_up(&signals).await;
             result
-        }
-    }
-}
-
-/// Waits for a signal that ends this process, and returns it; stops for others as any process does.
-async fn ended_by(signals: &Source) -> i32 {
-    loop {
-        let signal = signals.next().await.signal;
-        match signals::while_waiting(signal) {
-            _ if signals::is_ignored(signal) => {}
-            WhileWaiting::End => return signal,
-            WhileWaiting::Stop => sys::raise_default(signal),
-            WhileWaiting::Nothing => {}
         }
     }
 }
@@ -191,7 +177,7 @@ impl Freezing<'_> {
                     continue;
                 }
                 Err(error) => {
-                    let help = "; what is frozen stays so, see dlock thaw";
+                    let help = "; the locks stay frozen, see dlock thaw";
                     return End::Done(Err(self.failure(&self.plan.names, &error, help)));
                 }
             };
@@ -256,7 +242,7 @@ impl Freezing<'_> {
     }
 
     fn thawed(&self, name: &LockName) -> End {
-        self.reporter.warning(&format!("{name} is not frozen any more"));
+        self.reporter.warning(&format!("{name} is no longer frozen"));
         End::Undone(Ok(Exit::CONTENDED))
     }
 
@@ -297,9 +283,18 @@ impl Freezing<'_> {
             }
             Ok(())
         };
+        let begin = Moment::now();
+        let insisted = async {
+            loop {
+                super::ended_by(signals).await;
+                if signals::is_second(begin) {
+                    return;
+                }
+            }
+        };
         let ended = tokio::select! {
             biased;
-            _ = ended_by(signals) => Err(StoreError::unanswered("interrupted")),
+            () = insisted => Err(StoreError::unanswered("interrupted")),
             ended = within(limit, thawing) => ended,
         };
         if self.is_announced {
@@ -324,7 +319,7 @@ impl Freezing<'_> {
 enum Look {
     /// All of them are frozen; these are held.
     Held(Vec<Held>),
-    /// This one is not frozen any more, by this request.
+    /// This one is no longer frozen, by this request.
     Thawed(LockName),
 }
 

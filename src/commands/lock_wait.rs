@@ -72,8 +72,8 @@ enum Reaction {
 /// The end of an interrupted wait.
 struct Leaving {
     why: Interruption,
-    /// A signal is a reason to end.
-    signalled: bool,
+    /// When the first signal arrived that is a reason to end.
+    signalled: Option<Moment>,
     by: Instant,
 }
 
@@ -203,7 +203,8 @@ impl<'a> LockWait<'a> {
                             kill = Some(Box::pin(supervisor.kill_tree(|_| {})));
                         }
                         let by = Instant::now() + LEAVE_WITHIN;
-                        leaving.get_or_insert(Leaving { why, signalled: false, by }).signalled |= is_signal;
+                        let leaving = leaving.get_or_insert(Leaving { why, signalled: None, by });
+                        leaving.signalled = leaving.signalled.or_else(|| is_signal.then(Moment::now));
                         give_up.cancel();
                     }
                 }
@@ -290,10 +291,12 @@ impl<'a> LockWait<'a> {
         }
         match signals::while_waiting(signal) {
             WhileWaiting::Stop if leaving.is_none() => sys::raise_default(signal),
-            WhileWaiting::End => match leaving.take_if(|leaving| leaving.signalled) {
-                Some(leaving) => return Err(leaving.why),
-                None => return Ok(Reaction::End(Interruption::Signal(signal))),
-            },
+            WhileWaiting::End => {
+                match leaving.take_if(|leaving| leaving.signalled.is_some_and(signals::is_second)) {
+                    Some(leaving) => return Err(leaving.why),
+                    None => return Ok(Reaction::End(Interruption::Signal(signal))),
+                }
+            }
             _ => {}
         }
         Ok(Reaction::Nothing)

@@ -33,6 +33,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 
 use crate::backend::{StoreError, io_text};
+use crate::child::signals::{self, Source, WhileWaiting};
 use crate::child::sys;
 use crate::exit::{Exit, Failure};
 use crate::lease::acquire_all::HeldLock;
@@ -82,6 +83,19 @@ fn try_execute<P>(
     // The process ends: a pending name lookup or a close must not delay it.
     std::mem::forget(runtime);
     exit
+}
+
+/// Waits for a signal that ends this process, and returns it; stops for others as any process does.
+async fn ended_by(signals: &Source) -> i32 {
+    loop {
+        let signal = signals.next().await.signal;
+        match signals::while_waiting(signal) {
+            _ if signals::is_ignored(signal) => {}
+            WhileWaiting::End => return signal,
+            WhileWaiting::Stop => sys::raise_default(signal),
+            WhileWaiting::Nothing => {}
+        }
+    }
 }
 
 /// Returns the notices about a store, after telling the reporter what its messages are about.

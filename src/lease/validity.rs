@@ -100,7 +100,7 @@ pub struct Validity {
     pub renew: Moment,
     /// The limit of a request to renew that follows no failure: three fit between `renew` and `term`.
     pub attempt: Duration,
-    /// The command is started only before this moment.
+    /// The command is started only before this moment: half of the lease has elapsed.
     pub start_before: Moment,
 }
 

@@ -11,7 +11,7 @@ use nix::unistd::{ForkResult, getpid, getppid, setsid};
 use crate::child::cgroup::Cgroup;
 use crate::child::killer::Killer;
 use crate::child::tree::{self, Tree};
-use crate::child::{procfs, sys};
+use crate::child::{Deadlines, procfs, sys};
 use crate::clock::Moment;
 use crate::priority;
 
@@ -52,8 +52,8 @@ impl Standby {
         self.pid
     }
 
-    /// Forks the standby process if dlock is stopped. As long as it is, the moment by which the tree must be dead stays the same.
-    pub(super) fn keep(&mut self, cgroup: Option<&Cgroup>, dead: Option<Moment>) {
+    /// Forks the standby process if dlock is stopped. As long as it is, the deadlines stay the same.
+    pub(super) fn keep(&mut self, cgroup: Option<&Cgroup>, deadlines: Option<Deadlines>) {
         if self.check_at.is_none_or(|at| Moment::now() < at) {
             return;
         }
@@ -63,7 +63,7 @@ impl Standby {
             // While the guard lives, the other children of dlock do not belong to the tree.
             let mut strangers = tree::children_of(dlock);
             strangers.remove(&getpid().as_raw());
-            let _ = self.fork(Tree::below(dlock, strangers), cgroup, dead);
+            let _ = self.fork(Tree::below(dlock, strangers), cgroup, deadlines);
         }
     }
 
@@ -102,9 +102,14 @@ impl Standby {
         }
     }
 
-    /// Forks the standby process. It waits until the calling process is dead, or the tree must be, then kills `orphans`: what
-    /// remains of the tree by then, as the descendants of the process that inherits them.
-    fn fork(&mut self, orphans: Tree, cgroup: Option<&Cgroup>, dead: Option<Moment>) -> io::Result<()> {
+    /// Forks the standby process. It waits until the calling process is dead, or has missed its deadline, then kills `orphans`:
+    /// what remains of the tree by then, as the descendants of the process that inherits them.
+    fn fork(
+        &mut self,
+        orphans: Tree,
+        cgroup: Option<&Cgroup>,
+        deadlines: Option<Deadlines>,
+    ) -> io::Result<()> {
         let (mut dismissal, writer) = io::pipe()?;
         match sys::fork()? {
             ForkResult::Parent { child } => {
@@ -116,7 +121,7 @@ impl Standby {
                 drop(writer);
                 let _ = setsid();
                 priority::raise_session();
-                if !is_dismissed(&mut dismissal, dead) {
+                if !is_dismissed(&mut dismissal, &orphans, deadlines) {
                     kill(orphans, cgroup);
                 }
                 sys::exit_now(0)
@@ -125,10 +130,19 @@ impl Standby {
     }
 }
 
-/// Waits for the dismissal, or until it is too late for that; returns whether it has come. Not in one step: the time that `poll(2)`
-/// counts stands still while the host is suspended, and a timer would need a descriptor.
-fn is_dismissed(dismissal: &mut PipeReader, dead: Option<Moment>) -> bool {
-    while let Some(left) = dead.map(|dead| dead.saturating_since(Moment::now())) {
+/// Waits for the dismissal, or until the guard should have killed the tree; returns whether it was dismissed. Not in one step: the
+/// time that `poll(2)` counts stands still while the host is suspended, and a timer would need a descriptor.
+fn is_dismissed(dismissal: &mut PipeReader, orphans: &Tree, deadlines: Option<Deadlines>) -> bool {
+    let mut reserve = Duration::ZERO;
+    let mut measured_at = None;
+    while let Some(deadlines) = deadlines {
+        let (from, interval) = deadlines.measure_from();
+        if measured_at.map_or(from, |at| at + interval) <= Moment::now() {
+            let cost;
+            (reserve, cost) = orphans.reserve(reserve, deadlines.takeover_for(reserve));
+            measured_at = Some(Moment::now() + cost * 10);
+        }
+        let left = deadlines.takeover_for(reserve).saturating_since(Moment::now());
         if left.is_zero() {
             return false;
         }

@@ -8,7 +8,7 @@ use crate::child::procfs;
 use crate::child::protocol::Event;
 use crate::child::stop::Input;
 use crate::child::terminator::{Newcomer, Terminator};
-use crate::child::tree::{Coverage, Tree};
+use crate::child::tree::Tree;
 use crate::child::wait::{self, Change};
 use crate::clock::Moment;
 
@@ -32,12 +32,8 @@ impl Guard {
 
     /// Returns whether any process of the tree is alive: as a subreaper, the guard is the parent of every orphan.
     pub(super) fn has_living_child(&self) -> bool {
-        loop {
-            match wait::wait_any() {
-                Ok(Some(_)) => {}
-                Ok(None) => break,
-                Err(_) => return false,
-            }
+        if wait::pending_changes().any(|change| change.is_err()) {
+            return false;
         }
         !procfs::is_usable() || !self.tree().members().into_iter().all(procfs::is_zombie)
     }
@@ -53,17 +49,7 @@ impl Guard {
         let Some((_, interval)) = self.stop.measure_from() else { return };
         // SIGTERM and SIGKILL do not wait for it.
         let until = self.stop.wake().map_or(begin + interval / 2, |due| due.min(begin + interval / 2));
-        let scheduled = procfs::scheduled_time();
-        let (census, coverage) = self.tree().census(until);
-        // The walk that kills takes as long again, including the time spent waiting for a processor. The time during which
-        // this process was frozen or its host suspended does not predict the next walk.
-        let spent = scheduled.and_then(|before| Some(procfs::scheduled_time()?.saturating_sub(before)));
-        let elapsed = Moment::now() - begin;
-        let cost = spent.map_or(elapsed, |spent| spent.min(elapsed));
-        let counted = census.time_to_die() + cost * 2;
-        // As much again for what there was no time to count, and no less than before.
-        let is_complete = coverage == Coverage::Complete;
-        let reserve = if is_complete { counted } else { self.stop.reserve().max(counted * 2) };
+        let (reserve, cost) = self.tree().reserve(self.stop.reserve(), until);
         self.act(Input::Reserve(reserve));
         self.measure_at = Some(Moment::now() + interval.max(cost * 10));
     }
@@ -115,6 +101,8 @@ impl Guard {
     pub(super) fn start_killing(&mut self) {
         self.terminating = None;
         self.report(Event::Killing);
+        // dlock checks soon after the deadline that it has been reported.
+        self.dlock.flush();
         let killer = Killer::begin(self.tree(), self.cgroup.as_ref());
         self.signal_command(libc::SIGKILL);
         self.killing = Some(Killing {
@@ -154,7 +142,7 @@ impl Guard {
     /// Reports once that the tree was not known to be dead by its deadline. If it has died meanwhile, that is reported
     /// only if the guard was too slow to notice it.
     pub(super) fn report_overdue(&mut self, alive: usize) {
-        let is_overdue = self.stop.dead().is_some_and(|dead| Moment::now() >= dead);
+        let is_overdue = self.stop.deadlines().is_some_and(|deadlines| Moment::now() >= deadlines.dead);
         let Some(killing) = self.killing.as_mut().filter(|_| is_overdue) else { return };
         let is_certain = alive > 0 && Moment::now() - killing.since > AFTER_A_PAUSE;
         if !killing.overdue_reported && (is_certain || killing.longest_pass > LONG_PASS) {

@@ -72,8 +72,8 @@ impl Run<'_> {
                 }
                 Ok(Release::NotHeld) if supervised.stopped.is_none() && !supervised.locks[lock].is_lost => {
                     self.reporter.warning(&format!(
-                        "{name} on {store}: was no longer held when the command ended: another one may have run beside \
-                         it, see dlock history"
+                        "{name} on {store}: was no longer held when the command ended: another command may have \
+                         run at the same time, see dlock history"
                     ));
                 }
                 Ok(Release::SuccessNotStored(why)) => {

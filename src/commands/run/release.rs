@@ -10,7 +10,8 @@ use tokio::time::timeout;
 use super::Run;
 use super::supervised::{Stopped, Supervised};
 use crate::backend::{Ending, Release, StoreError};
-use crate::child::{Supervisor, signals};
+use crate::child::signals::{self, WhileWaiting};
+use crate::child::{Supervisor, sys};
 use crate::clock::Moment;
 use crate::commands::{hold, within};
 use crate::exit::{Failure, FailureKind};
@@ -38,9 +39,9 @@ struct Releasing<'a> {
 
 /// The minimum time for an attempt to release the lock.
 const SHORTEST_TRY: Duration = Duration::from_millis(500);
-/// If another server may take over, a server that does not reply is waited for no longer than this before a
-/// retry.
-const LONGEST_TRY: Duration = Duration::from_secs(1);
+/// If another server may take over, a server that does not reply is waited for no longer than this before the first retry, and
+/// for twice as long before each further one: a distant store may take as long.
+const FIRST_TRY: Duration = Duration::from_secs(1);
 /// The pause before a retry, also of a store that is unavailable for moments.
 const BETWEEN_TRIES: Duration = Duration::from_millis(100);
 
@@ -65,7 +66,7 @@ impl Run<'_> {
         };
         let releases = join_all((0..held.len()).map(one));
         tokio::pin!(releases);
-        let mut fatal_signals = 0;
+        let mut first_signal = None;
         loop {
             tokio::select! {
                 biased;
@@ -75,13 +76,18 @@ impl Run<'_> {
                         // The lock that we stay for may have been revoked.
                         recheck.notify_waiters();
                     }
-                    fatal_signals += usize::from(signals::asks_to_end(arrival.signal));
+                    if signals::while_waiting(arrival.signal) == WhileWaiting::Stop {
+                        sys::raise_default(arrival.signal);
+                    }
+                    let asks_to_end = signals::asks_to_end(arrival.signal);
+                    let is_second = asks_to_end && first_signal.is_some_and(signals::is_second);
+                    first_signal = first_signal.or_else(|| asks_to_end.then(Moment::now));
                     let stays_on = stays.iter().any(Cell::get);
                     if stays_on && arrival.signal == libc::SIGCHLD {
                         // One of the background processes that live on.
                         supervisor.reap();
                     }
-                    if fatal_signals == 2 || fatal_signals == 1 && stays_on {
+                    if is_second || first_signal.is_some() && stays_on {
                         return held.iter().zip(&stays).map(|(_, stays)| match stays.get() {
                             true => Ok(Release::Kept),
                             false => Err(StoreError::unanswered("interrupted by a signal")),
@@ -152,13 +158,14 @@ impl Run<'_> {
         // An earlier attempt has perhaps recorded the run, or released the lock.
         let mut is_recorded = false;
         let mut uncertain = false;
+        let mut longest_try = FIRST_TRY;
         // Of a lost lock, only a store with leases can keep something for the rest of the minimum time.
         let mut is_kept = supervised.ran && !held.lease_state.rest().is_zero();
         loop {
             let rest = if is_kept { held.lease_state.rest() } else { Duration::ZERO };
             let mut bound = self.plan.terms.connect_timeout;
             if backend.fails_over() {
-                bound = bound.min(LONGEST_TRY);
+                bound = bound.min(longest_try);
             }
             if let Some(ends) = ends {
                 // After the end of the lease there is nothing to release.
@@ -197,6 +204,7 @@ impl Run<'_> {
                 {
                     is_recorded |= maybe_applied;
                     uncertain |= maybe_applied;
+                    longest_try *= 2;
                     tokio::time::sleep(BETWEEN_TRIES).await;
                 }
                 Ok(Release::NotHeld) if uncertain && rest.is_zero() && !is_lost => {

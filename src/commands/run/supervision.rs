@@ -12,8 +12,7 @@ use super::Run;
 use super::supervised::{Stopped, Supervised, Unguarded};
 use crate::child::protocol::{Ended, Launch};
 use crate::child::signals::{self, Arrival, Origin};
-use crate::child::stop::Deadlines;
-use crate::child::{Event, Supervisor, sys};
+use crate::child::{Deadlines, Event, Supervisor, sys};
 use crate::clock::Moment;
 use crate::commands::or_never;
 use crate::lease::acquire_all::{HeldLock, Keepers};
@@ -139,7 +138,8 @@ impl Supervision<'_> {
         match event {
             Event::Stopped(signal) => {
                 self.command_stopped = true;
-                if self.supervisor.mirrors_stops() {
+                // If it was continued at once, nobody would continue dlock.
+                if self.supervisor.mirrors_stops() && self.supervisor.is_command_stopped() {
                     // Returns when the shell has sent SIGCONT, which then also arrives as a signal, or at
                     // once if there is no such shell any more: then no process would ever continue the
                     // command.
@@ -177,6 +177,7 @@ impl Supervision<'_> {
             }
             Event::Interrupted => self.supervised.was_told_to_end = true,
             Event::Ended(ended) => {
+                (self.command_stopped, self.resume_when_ours) = (false, None);
                 self.supervised.ran = !matches!(ended, Ended::NotExecuted(_));
                 self.supervised.ended = Some(ended);
                 self.supervisor.take_foreground_back();
@@ -317,7 +318,7 @@ impl Supervision<'_> {
         if self.run.plan.settings.on_lost() == OnLost::Kill || is_revoked {
             self.checked = true;
             self.supervised.stopped.get_or_insert(Stopped::Deadline(lock));
-            if !self.supervisor.guard_has_acted() {
+            if !self.supervisor.guard_kills() {
                 return self.guard_lost("the guard process has missed the deadline".into());
             }
             return Progress::GoOn;

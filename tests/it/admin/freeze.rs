@@ -49,10 +49,7 @@ fn wrong_usage_is_refused() {
         ("freeze --forever", "freeze: which lock? dlock freeze NAME"),
         ("freeze --for 1h --forever x", "--for and --forever contradict each other: give one of them"),
         ("freeze --forever --now --wait 1s x", "--now and --wait contradict each other: give one of them"),
-        (
-            "freeze --for 0 x",
-            "invalid value '0' for '--for <DURATION>': a freeze of no time keeps nobody out",
-        ),
+        ("freeze --for 0 x", "invalid value '0' for '--for <DURATION>': must be longer than zero"),
         (
             "freeze --for 9000h x",
             "invalid value '9000h' for '--for <DURATION>': longer than a year: give --forever",
@@ -188,7 +185,7 @@ fn a_thaw_by_another_ends_the_wait_for_the_holder() {
     assert_eq!(dlock(&place, "thaw x").output().exit, Exit::Code(0));
     let ended = freezing.wait();
     assert_eq!(ended.exit, Exit::Code(75), "{ended:?}");
-    assert!(ended.stderr.ends_with("dlock: x is not frozen any more\n"), "{}", ended.stderr);
+    assert!(ended.stderr.ends_with("dlock: x is no longer frozen\n"), "{}", ended.stderr);
     assert!(!is_frozen(&place, "y"), "the other one is not left frozen");
     holder.assert_running();
     place.write("end", "");
@@ -303,7 +300,7 @@ fn a_freeze_that_ends_before_the_holder_is_no_success() {
     let mut holder = holder(&place);
     let ended = dlock(&place, "freeze --for 500ms x").output();
     assert_eq!(ended.exit, Exit::Code(75), "{ended:?}");
-    assert!(ended.stderr.ends_with("dlock: x is not frozen any more\n"), "{}", ended.stderr);
+    assert!(ended.stderr.ends_with("dlock: x is no longer frozen\n"), "{}", ended.stderr);
     holder.assert_running();
     place.write("end", "");
     holder.wait();

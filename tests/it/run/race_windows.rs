@@ -172,6 +172,30 @@ mod on_redis {
         assert!(!store.place.path("started").exists());
     }
 
+    /// S05: a shell passes a hang-up on to its jobs, and then the kernel sends it as well. That is no second request.
+    #[test]
+    fn a_hangup_that_arrives_twice_leaves_nothing_behind() {
+        let store = Store::redis();
+        let proxy = Proxy::to(store.space().port());
+        let behind = store.behind(proxy.port());
+        let mut holder = store.run_with_ttl("60s").probe(["signals", "exit:TERM=0"]).spawn();
+        holder.await_ready();
+        let keys = store.space().keys();
+        let run =
+            behind.place.bare().args(["run", "-v", "--wait", "forever", "--ttl", "60s", "-b", behind.url()]);
+        let mut waiter = run.args(["a", "x", "--", "touch", "started"]).spawn();
+        waiter.await_stderr("waiting");
+        proxy.delay(Way::Up, Duration::from_millis(100));
+        for _ in 0..2 {
+            waiter.signal(Signal::SIGHUP);
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        assert_eq!(waiter.wait().exit, Exit::by(Signal::SIGHUP), "{}", waiter.stderr());
+        assert_eq!(store.space().keys(), keys, "{}", waiter.stderr());
+        holder.signal(Signal::SIGTERM);
+        assert_eq!(holder.wait().exit, Exit::Code(0));
+    }
+
     /// S05
     #[test]
     fn a_signal_ends_a_waiting_dlock_whose_store_became_silent() {

@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use nix::sys::termios::LocalFlags;
 use nix::unistd::{Pid, getpgid};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// dlock directly on a terminal, as session leader: as with `ssh -t host dlock ...`.
 fn alone(place: &Place, command: &[&str]) -> Terminal {
@@ -176,6 +176,70 @@ fn ctrl_z_stops_the_job_and_fg_continues_it() {
     await_shell(&terminal);
     terminal.line("echo status=$?");
     terminal.expect("status=4\n");
+}
+
+/// S09: as cpulimit(1) does it. The shell may have put the job into the background.
+#[test]
+fn a_command_that_is_stopped_for_a_moment_leaves_dlock_running() {
+    let place = Place::new();
+    let mut terminal = Terminal::bash(&place);
+    terminal.line("\"$DLOCK\" run x -- sh -c 'echo started; until [ -e go ]; do sleep 0.05; done'");
+    terminal.expect("started\n");
+    let dlock = terminal.process("dlock");
+    let command = terminal.process("sh");
+    for round in 0..200 {
+        process::send(command, Signal::SIGSTOP);
+        // As long as it takes dlock to be told, more or less.
+        std::thread::sleep(Duration::from_micros(20 * (round % 20)));
+        process::send(command, Signal::SIGCONT);
+    }
+    until(SOON, "a job that goes on", || !process::stopped(dlock) && !process::stopped(command));
+    until(SOON, "a job that stays so", || {
+        let begin = Instant::now();
+        while !process::stopped(dlock) && begin.elapsed() < Duration::from_secs(1) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        begin.elapsed() >= Duration::from_secs(1)
+    });
+    place.write("go", "");
+    until(SOON, "the end of dlock", || !process::alive(dlock));
+    await_shell(&terminal);
+}
+
+/// S09: the terminal is not given to the process group of a command that has ended.
+#[test]
+fn ctrl_z_and_fg_while_orphans_are_waited_for_leave_dlock_in_the_foreground() {
+    let place = Place::new();
+    place.script("command", "#!/bin/sh\n(trap '' INT; exec sleep 1000) &\necho $! $$ >pids\n");
+    let mut terminal = Terminal::bash(&place);
+    terminal.line("\"$DLOCK\" run --orphans wait x -- ./command");
+    let mut pids = Vec::new();
+    until(SOON, "the end of the command", || {
+        let text = std::fs::read_to_string(place.path("pids")).unwrap_or_default();
+        pids = text.split_whitespace().map(|pid| pid.parse::<i32>().unwrap()).collect();
+        matches!(pids[..], [_, command] if !process::alive(command))
+    });
+    let dlock = terminal.process("dlock");
+    let group = getpgid(Some(Pid::from_raw(dlock))).unwrap().as_raw();
+    until(SOON, "dlock in the foreground", || terminal.foreground() == group);
+    for _ in 0..2 {
+        until(SOON, "a stopped dlock", || {
+            terminal.type_keys(CTRL_Z);
+            process::stopped(dlock)
+        });
+        terminal.expect(PROMPT);
+        terminal.line("fg");
+        until(SOON, "dlock that goes on", || !process::stopped(dlock));
+        throughout(Duration::from_millis(200), "it is in the foreground", || {
+            [group, terminal.leader()].contains(&terminal.foreground())
+        });
+    }
+    until(SOON, "the end of what the command has left", || {
+        terminal.type_keys(CTRL_C);
+        !process::alive(pids[0])
+    });
+    await_shell(&terminal);
+    assert!(place.lock_is_free("x"));
 }
 
 /// S09

@@ -41,7 +41,7 @@ impl Supervision<'_> {
         let (name, store) = (&supervised.name, plan.target.store.display());
         match supervised.validity {
             Some(validity)
-                if validity.ends - now < plan.terms.ttl / 2
+                if now >= validity.start_before
                     && self.supervised.stopped.is_none()
                     && !supervised.has_warned =>
             {

@@ -302,7 +302,7 @@ fn a_frozen_lock_is_granted_to_nobody_while_its_slot_migrates() {
 }
 
 /// Whether the keys of the freeze migrate before or after those of the hold: whoever waits for its end is not told that the
-/// lock is not frozen any more.
+/// lock is no longer frozen.
 #[test]
 fn a_held_lock_is_never_shown_without_its_freeze_while_its_slot_migrates() {
     let (cluster, place) = (Cluster::lent(), Place::new());
