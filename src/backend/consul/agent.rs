@@ -15,7 +15,7 @@ use super::gate::{Gate, Pair};
 use super::location::{Location, Recipe};
 use crate::backend::StoreError;
 use crate::backend::net::Protocol;
-use crate::backend::net::http::{Client, Method, Reply, Request};
+use crate::backend::net::http::{Client, Method, Reply, request};
 use crate::clock::Moment;
 use crate::lock::LockName;
 
@@ -95,9 +95,7 @@ impl Agent {
         for (name, value) in &self.location.parameters {
             uri.push_str(&format!("&{name}={}", encoded(value)));
         }
-        let mut request = Request::new(body);
-        *request.method_mut() = method;
-        *request.uri_mut() = uri.parse().map_err(|error| StoreError::Config(format!("{path}: {error}")))?;
+        let mut request = request(method, &uri, &[], body)?;
         if let Some(token) = self.location.security.credentials.password()?.filter(|token| !token.is_empty())
         {
             let unusable = |_| StoreError::Config("the token has a character that no header can have".into());

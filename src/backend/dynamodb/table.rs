@@ -9,8 +9,8 @@ use super::location::Location;
 use crate::backend::ledger::dated::{Reading, Written};
 use crate::backend::ledger::polling::Shown;
 use crate::backend::net::Protocol;
-use crate::backend::net::aws::{Place, Signed, request, skew};
-use crate::backend::net::http::{Client, Method, Reply, shown};
+use crate::backend::net::aws::{Place, Signed, skew};
+use crate::backend::net::http::{Client, Method, Reply, request, shown};
 use crate::backend::{Outlook, StoreError};
 use crate::clock::wall_micros;
 use crate::lock::LockName;
@@ -263,8 +263,7 @@ impl Table {
     pub async fn ask(&mut self, action: &'static str, body: &Value) -> Result<Answer, StoreError> {
         let target = format!("DynamoDB_20120810.{action}");
         let headers = [("x-amz-target", target.as_str()), ("content-type", "application/x-amz-json-1.0")];
-        let request = request(Method::POST, "/", &headers, body.to_string().as_bytes());
-        let request = request.expect("words are text");
+        let request = request(Method::POST, "/", &headers, body.to_string())?;
         let is_of_key = |reply: &Reply| {
             let is_refused = !reply.status.is_success();
             is_refused && REPLACED.contains(&error_in(&content(reply)))

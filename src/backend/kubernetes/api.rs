@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hyper::http::{HeaderValue, header};
+use hyper::http::header;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -10,7 +10,7 @@ use super::lease::Lease;
 use super::location::Location;
 use crate::backend::ledger::polling::Shown;
 use crate::backend::net::Protocol;
-use crate::backend::net::http::{Client, Lines, Method, Reply, Request, shown};
+use crate::backend::net::http::{Client, Lines, Method, Reply, Request, request, shown};
 use crate::backend::{Outlook, StoreError};
 use crate::clock::Moment;
 
@@ -203,16 +203,12 @@ impl Api {
     }
 
     async fn request(&self, method: Method, path: &str, body: Vec<u8>) -> Result<Request, StoreError> {
-        let mut request = Request::new(body);
-        *request.method_mut() = method;
-        *request.uri_mut() = path.parse().map_err(|error| StoreError::Config(format!("{path}: {error}")))?;
-        let headers = request.headers_mut();
-        headers.insert(header::ACCEPT, HeaderValue::from_static("application/json"));
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let kind = "application/json";
         let agent = concat!("dlock/", env!("CARGO_PKG_VERSION"));
-        headers.insert(header::USER_AGENT, HeaderValue::from_static(agent));
+        let headers = [("accept", kind), ("content-type", kind), ("user-agent", agent)];
+        let mut request = request(method, path, &headers, body)?;
         if let Some(authorization) = self.location.cluster()?.authorization().await? {
-            headers.insert(header::AUTHORIZATION, authorization);
+            request.headers_mut().insert(header::AUTHORIZATION, authorization);
         }
         Ok(request)
     }

@@ -14,7 +14,7 @@ mod service;
 mod signature;
 mod xml;
 
-pub use self::client::{Signed, request};
+pub use self::client::Signed;
 pub use self::place::Place;
 pub use self::profile::{Profile, Settings};
 pub use self::service::{Service, partition, skew};

@@ -13,7 +13,7 @@ use std::time::Duration;
 use futures_util::future::poll_fn;
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use hyper::client::conn::http1::{self, SendRequest};
-use hyper::http::{HeaderMap, HeaderValue, Response, StatusCode, Uri, header};
+use hyper::http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, Uri, header};
 use hyper_util::rt::TokioIo;
 use jiff::fmt::rfc2822;
 use tokio::sync::oneshot;
@@ -195,6 +195,27 @@ fn as_header(server: &Address) -> Result<HeaderValue, StoreError> {
 
 fn as_uri(text: &str) -> Result<Uri, StoreError> {
     text.parse().map_err(|error| StoreError::Config(format!("{text}: {error}")))
+}
+
+/// Returns a request.
+///
+/// # Errors
+/// The path or a header cannot be part of one. The value of a header, which may be a secret, is not repeated.
+pub fn request(
+    method: Method,
+    path: &str,
+    headers: &[(&'static str, &str)],
+    body: impl Into<Vec<u8>>,
+) -> Result<Request, StoreError> {
+    let mut request = Request::new(body.into());
+    *request.method_mut() = method;
+    *request.uri_mut() = as_uri(path)?;
+    for (name, value) in headers {
+        let wrong = |error| StoreError::Config(format!("{name}: {error}"));
+        let value = HeaderValue::try_from(*value).map_err(wrong)?;
+        request.headers_mut().insert(HeaderName::from_static(name), value);
+    }
+    Ok(request)
 }
 
 impl Connection {

@@ -10,8 +10,8 @@ use super::location::Location;
 use crate::backend::StoreError;
 use crate::backend::ledger::polling::Shown;
 use crate::backend::net::Protocol;
-use crate::backend::net::aws::{Place, Signed, element, elements, encoded, request, skew};
-use crate::backend::net::http::{Client, Method, Reply, shown};
+use crate::backend::net::aws::{Place, Signed, element, elements, encoded, skew};
+use crate::backend::net::http::{Client, Method, Reply, request, shown};
 use crate::lock::LockName;
 
 /// A key that was refused for one of these reasons may have been replaced at its source.
@@ -141,9 +141,7 @@ impl Bucket {
         headers: &[(&'static str, &str)],
         body: &[u8],
     ) -> Result<Reply, StoreError> {
-        let unusable = "the bucket, the prefix or the name cannot be part of a request";
-        let request = request(method, uri, headers, body);
-        let request = request.ok_or_else(|| StoreError::Config(unusable.into()))?;
+        let request = request(method, uri, headers, body)?;
         let is_of_key = |reply: &Reply| code(reply).is_some_and(|code| REPLACED.contains(&code.as_str()));
         let reply = self.client.send(request, is_of_key).await?;
         let shown = reply.date().map(|date| Shown { date, sent: reply.sent, received: reply.received });

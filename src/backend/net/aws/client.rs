@@ -1,12 +1,10 @@
 //! A client of one of AWS's services, whose requests are signed.
 
-use hyper::http::{HeaderName, HeaderValue};
-
 use super::credentials::Credentials;
 use super::place::Place;
 use super::signature::{Scope, sign};
 use crate::backend::StoreError;
-use crate::backend::net::http::{Client, Method, Reply, Request};
+use crate::backend::net::http::{Client, Reply, Request};
 
 /// A client of the service of a place.
 pub struct Signed {
@@ -67,15 +65,4 @@ impl Signed {
         sign(&mut request, &self.place.host, &keys, scope)?;
         self.http.send(request).await
     }
-}
-
-/// Returns a request; `None` if a header or the path cannot be part of one.
-pub fn request(method: Method, path: &str, headers: &[(&'static str, &str)], body: &[u8]) -> Option<Request> {
-    let mut request = Request::new(body.to_vec());
-    *request.method_mut() = method;
-    *request.uri_mut() = path.parse().ok()?;
-    for (name, value) in headers {
-        request.headers_mut().insert(HeaderName::from_static(name), HeaderValue::try_from(*value).ok()?);
-    }
-    Some(request)
 }

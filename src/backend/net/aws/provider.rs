@@ -13,7 +13,7 @@ use super::profile::Settings;
 use super::service::own_server;
 use super::signature::{Scope, encoded, sign};
 use super::xml::element;
-use crate::backend::net::http::{Endpoint, Method, Proxy, Reply, Request};
+use crate::backend::net::http::{Endpoint, Method, Proxy, Reply, request};
 use crate::backend::net::output_of;
 use crate::backend::{StoreError, io_text};
 use crate::random;
@@ -234,10 +234,8 @@ impl Sts<'_> {
             Some((source, url)) => endpoint(source, &url)?,
             None => own_server("sts", self.region),
         };
-        let mut request = Request::new(body.as_bytes().to_vec());
-        *request.method_mut() = Method::POST;
-        let kind = "application/x-www-form-urlencoded; charset=utf-8".parse();
-        request.headers_mut().extend(kind.ok().map(|kind| (hyper::http::header::CONTENT_TYPE, kind)));
+        let kind = [("content-type", "application/x-www-form-urlencoded; charset=utf-8")];
+        let mut request = request(Method::POST, "/", &kind, body)?;
         if let Some(keys) = keys {
             let scope = Scope { region: self.region, service: "sts" };
             sign(&mut request, &endpoint.host_header(), keys, scope)?;

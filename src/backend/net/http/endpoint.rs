@@ -1,8 +1,6 @@
 //! A server that is named by a URL with `http:` or `https:`, as clients of AWS and Kubernetes configure them.
 
-use hyper::http::HeaderName;
-
-use super::{Client, Method, Reply, Request};
+use super::{Client, Method, Reply, request};
 use crate::backend::StoreError;
 use crate::backend::net::{Address, COMMON, Pem, Security};
 use crate::backend::options::Options;
@@ -89,13 +87,7 @@ impl Endpoint {
     ) -> Result<Reply, StoreError> {
         let unusable =
             |_| StoreError::Config("a path or header of the credentials' server cannot be used".into());
-        let mut request = Request::new(body.as_bytes().to_vec());
-        *request.method_mut() = method;
-        *request.uri_mut() = path.parse().map_err(|_| unusable(()))?;
-        for (name, value) in headers {
-            let value = value.parse().map_err(|_| unusable(()))?;
-            request.headers_mut().insert(HeaderName::from_static(name), value);
-        }
+        let request = request(method, path, headers, body).map_err(unusable)?;
         let reply = self.client(None)?.send(request).await?;
         if reply.status.is_success() { Ok(reply) } else { Err(reply.failure()) }
     }

@@ -4,7 +4,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use super::{Client, Method, Proxy, Request, as_uri};
+use super::{Client, Method, Proxy, request};
 use crate::backend::StoreError;
 use crate::backend::diagnosis::Finding;
 use crate::backend::net::reachability::{Server, certificate, plain_text};
@@ -36,9 +36,7 @@ impl Server<'_> {
         let (is_encrypted, certificate_end) = (stream.is_encrypted(), stream.certificate_end());
         let client = Client::over(stream, address, security).await.map_err(refused)?;
         let mut client = client.through(Some(proxy));
-        let mut request = Request::new(Vec::new());
-        *request.method_mut() = Method::GET;
-        *request.uri_mut() = as_uri(path).map_err(refused)?;
+        let request = request(Method::GET, path, &[], "").map_err(refused)?;
         client.send(request).await.map_err(refused)?;
         // It cannot be probed without the proxy.
         security.recognize(address);

@@ -60,11 +60,7 @@ fn keeping(replies: &[&str]) -> Vec<Action> {
 }
 
 fn request(method: Method, path: &str, body: &str) -> Request {
-    let mut request = Request::new(body.as_bytes().to_vec());
-    *request.method_mut() = method;
-    *request.uri_mut() = path.parse().expect("a path");
-    request.headers_mut().insert("x-token", HeaderValue::from_static("t"));
-    request
+    super::request(method, path, &[("x-token", "t")], body).expect("a request")
 }
 
 async fn get(client: &mut Client) -> Result<Reply, StoreError> {
