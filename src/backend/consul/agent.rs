@@ -6,7 +6,6 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use hyper::http::HeaderValue;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -187,11 +186,6 @@ impl Agent {
     /// # Errors
     /// As of [`succeed`](Agent::succeed).
     pub async fn create_session(&mut self, ttl: Duration) -> Result<String, StoreError> {
-        #[derive(Deserialize)]
-        struct Created {
-            #[serde(rename = "ID")]
-            id: String,
-        }
         let body = json!({
             "Name": "dlock",
             "TTL": format!("{}ms", ttl.as_millis()),
@@ -203,8 +197,9 @@ impl Agent {
             "NodeChecks": [],
         });
         let reply = self.succeed(Method::PUT, "session/create", "", body.to_string().into_bytes()).await?;
-        let Created { id } = parsed(&reply.body)?;
-        if identity(&id).is_some() { Ok(id) } else { Err(unexpected()) }
+        let created: Value = parsed(&reply.body)?;
+        let id = created["ID"].as_str().filter(|id| identity(id).is_some());
+        id.map(str::to_owned).ok_or_else(unexpected)
     }
 
     /// Renews a session. Returns false if it has ended.
@@ -231,50 +226,33 @@ impl Agent {
         self.succeed(Method::PUT, &path, "", Vec::new()).await.map(drop)
     }
 
-    /// Carries out all of these operations, or none. Returns the index that what they have stored has then.
+    /// Carries out all of these operations, or none. Returns the index of what they have stored last; `None` if they only remove
+    /// keys.
     ///
     /// # Errors
     /// As of [`succeed`](Agent::succeed).
-    pub async fn transact(&mut self, operations: &[Value]) -> Result<Result<u64, Refused>, StoreError> {
-        #[derive(Deserialize)]
-        #[serde(rename_all = "PascalCase")]
-        struct Outcome {
-            #[serde(default)]
-            results: Option<Vec<Applied>>,
-            #[serde(default)]
-            errors: Option<Vec<Fault>>,
-        }
-        #[derive(Deserialize)]
-        struct Applied {
-            #[serde(rename = "KV")]
-            pair: Stored,
-        }
-        #[derive(Deserialize)]
-        #[serde(rename_all = "PascalCase")]
-        struct Stored {
-            modify_index: u64,
-        }
-        #[derive(Deserialize)]
-        #[serde(rename_all = "PascalCase")]
-        struct Fault {
-            op_index: usize,
-            what: String,
-        }
+    pub async fn transact(
+        &mut self,
+        operations: &[Value],
+    ) -> Result<Result<Option<u64>, Refused>, StoreError> {
         let body = serde_json::to_vec(operations).expect("texts and numbers are JSON");
         let reply = self.ask(Method::PUT, "txn", "", body).await?;
         match reply.status.as_u16() {
             200 => {
-                let outcome: Outcome = parsed(&reply.body)?;
-                let applied = outcome.results.unwrap_or_default();
-                let stored = operations.iter().filter(|operation| has_result(operation)).count();
-                let index = applied.last().map_or(0, |applied| applied.pair.modify_index);
-                if applied.len() == stored { Ok(Ok(index)) } else { Err(unexpected()) }
+                let outcome: Value = parsed(&reply.body)?;
+                let last = outcome["Results"].as_array().and_then(|results| results.last());
+                Ok(Ok(last.and_then(|last| last["KV"]["ModifyIndex"].as_u64())))
             }
             409 => {
-                let outcome: Outcome = parsed(&reply.body)?;
-                let faults = outcome.errors.filter(|faults| !faults.is_empty()).ok_or_else(unexpected)?;
-                let why = faults.iter().map(|fault| fault.what.as_str()).collect::<Vec<_>>().join("; ");
-                let operations = faults.iter().map(|fault| fault.op_index).collect();
+                let outcome: Value = parsed(&reply.body)?;
+                let faults = outcome["Errors"].as_array().map(Vec::as_slice).unwrap_or_default();
+                let place = |fault: &Value| fault["OpIndex"].as_u64()?.try_into().ok();
+                let operations: Vec<usize> = faults.iter().filter_map(place).collect();
+                if operations.is_empty() {
+                    return Err(unexpected());
+                }
+                let texts = faults.iter().filter_map(|fault| fault["What"].as_str());
+                let why = texts.collect::<Vec<_>>().join("; ");
                 Ok(Err(Refused { operations, why: crate::secret::scrubbed(&why).into_owned() }))
             }
             413 => Err(StoreError::Config(
@@ -298,25 +276,6 @@ impl Agent {
 /// The operation that stores a value if its key still has this index, or does not exist, for index 0.
 pub(super) fn storing(key: &str, value: &[u8], index: u64) -> Value {
     json!({"KV": {"Verb": "cas", "Key": key, "Value": STANDARD.encode(value), "Index": index}})
-}
-
-fn verb(operation: &Value) -> &str {
-    operation["KV"]["Verb"].as_str().unwrap_or_default()
-}
-
-/// Returns whether an operation locks a key, or unlocks it.
-pub(super) fn is_locking(operation: &Value) -> bool {
-    ["lock", "unlock"].contains(&verb(operation))
-}
-
-/// Returns whether an operation checks that a key is as it was read.
-pub(super) fn is_check(operation: &Value) -> bool {
-    verb(operation).starts_with("check-")
-}
-
-/// Returns whether an operation is none of those that have no result.
-fn has_result(operation: &Value) -> bool {
-    !verb(operation).starts_with("delete") && verb(operation) != "check-not-exists"
 }
 
 /// Returns how long Consul refuses a lock to everybody after its session has ended without an unlock: long enough for the command
@@ -343,7 +302,7 @@ fn failure(reply: &Reply) -> StoreError {
 }
 
 /// The error for a reply that Consul does not send.
-fn unexpected() -> StoreError {
+pub(super) fn unexpected() -> StoreError {
     StoreError::Config("the server does not reply as Consul does: check the host and the port".into())
 }
 

@@ -3,9 +3,9 @@
 use std::slice::from_ref;
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde_json::Value;
 
-use super::agent::{Agent, lock_delay, parsed};
+use super::agent::{Agent, lock_delay, parsed, unexpected};
 use super::location::Recipe;
 use super::store::{ConsulStore, contender};
 use crate::backend::StoreError;
@@ -34,21 +34,6 @@ const REMEDIES: Remedies = Remedies {
     unusable: ("protocol", "use the port of the HTTP API of a Consul agent"),
     unavailable: ("protocol", "check that the agent runs and has a leader, and see its log"),
 };
-
-/// What an agent says of itself.
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct Itself {
-    config: Configuration,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct Configuration {
-    datacenter: String,
-    server: bool,
-    version: String,
-}
 
 impl ConsulStore {
     /// Checks the agent, and reports the findings to `diagnosis`.
@@ -109,9 +94,11 @@ async fn itself(agent: &mut Agent, diagnosis: &Diagnosis) -> Result<(), StoreErr
         }
         reply => reply?,
     };
-    let Itself { config: Configuration { datacenter, server, version } } = parsed(&reply.body)?;
-    diagnosis.found(Finding::ok("version", format!("Consul {version}, datacenter {datacenter}")));
-    diagnosis.found(match server {
+    let itself: Value = parsed(&reply.body)?;
+    let text = |field: &str| itself["Config"][field].as_str().ok_or_else(unexpected);
+    let version = format!("Consul {}, datacenter {}", text("Version")?, text("Datacenter")?);
+    diagnosis.found(Finding::ok("version", version));
+    diagnosis.found(match itself["Config"]["Server"] == true {
         false => Finding::ok("agent", "a client agent"),
         true => Finding::warning(
             "agent",

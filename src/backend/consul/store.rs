@@ -3,9 +3,7 @@
 use std::mem;
 use std::time::Duration;
 
-use serde_json::Value;
-
-use super::agent::{Agent, Reading, Refused, is_check, is_locking, storing};
+use super::agent::{Agent, Reading, Refused, storing, unexpected};
 use super::gate::Gate;
 use super::location::{Location, Recipe};
 use super::occupants::{add_foreign, keep_expired, occupants, outer_hold};
@@ -184,6 +182,8 @@ impl DocumentStore for ConsulStore {
         operations.push(storing(&self.location.ledger_key(name), &ledger.to_json(), version.ledger));
         match self.agent.transact(&operations).await? {
             Ok(index) => {
+                // The last operation stores the ledger.
+                let index = index.ok_or_else(unexpected)?;
                 let is_left = self.sessions.note_stored(token, is_kept, is_swapped);
                 Waiting::note(&mut self.waiting, name, revision.effect, &calls(&ledger));
                 self.sessions.end(&mut self.agent, |one| is_left && one.token == token).await;
@@ -191,12 +191,12 @@ impl DocumentStore for ConsulStore {
                 Ok(Some(Version { ledger: index, gate }))
             }
             Err(Refused { operations: refused, why }) => {
-                let is_refused = |is_such: fn(&Value) -> bool| {
-                    refused.iter().any(|place| operations.get(*place).is_some_and(is_such))
-                };
+                let verb = |place: &usize| operations.get(*place)?["KV"]["Verb"].as_str();
+                let verbs: Vec<&str> = refused.iter().filter_map(verb).collect();
+                let is_lock = verbs.iter().any(|verb| ["lock", "unlock"].contains(verb));
                 if refused.contains(&(operations.len() - 1)) {
                     self.unstored = Some((version.indices(), why));
-                } else if is_refused(is_locking) && !is_refused(is_check) {
+                } else if is_lock && !verbs.iter().any(|verb| verb.starts_with("check-")) {
                     self.sessions.note_refusal(token);
                 }
                 Ok(None)
