@@ -1,5 +1,6 @@
 //! The location of a namespace and the names of its Leases, parsed from a URL without contacting the server.
 
+use percent_encoding::percent_decode_str;
 use sha2::{Digest, Sha256};
 
 use super::config::Cluster;
@@ -155,21 +156,9 @@ pub(super) fn contains_name(name: &LockName) -> bool {
 pub(super) fn name_of(lease: &str) -> Option<LockName> {
     let name = match lease.strip_prefix(ENCODED) {
         None => lease.to_owned(),
-        Some(encoded) => {
-            let mut bytes = Vec::new();
-            let mut rest = encoded;
-            while let Some(first) = rest.chars().next() {
-                let length = if first == '-' { 3 } else { 1 };
-                let part = rest.get(..length)?;
-                bytes.push(match part.strip_prefix('-') {
-                    Some(digits) => u8::from_str_radix(digits, 16).ok()?,
-                    None => u8::try_from(first).ok()?,
-                });
-                rest = &rest[length..];
-            }
-            String::from_utf8(bytes).ok()?
-        }
+        Some(encoded) => percent_decode_str(&encoded.replace('-', "%")).decode_utf8().ok()?.into_owned(),
     };
+    // What is encoded in another way is none of them.
     LockName::new(&name).ok().filter(|name| lease_name(name) == lease)
 }
 
