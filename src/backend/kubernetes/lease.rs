@@ -13,17 +13,14 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use sha2::{Digest, Sha256};
 
 use crate::backend::ledger::dated::Change;
+use crate::backend::ledger::document::digest;
 use crate::backend::ledger::polling::CLOCK_LAG;
 use crate::backend::ledger::{HolderEntry, Ledger, Now, Unreadable};
-use crate::hex;
 
 /// The annotation with the ledger.
 pub(super) const LEDGER: &str = "dlock-ledger";
-/// How many digits of the digest of its token identify a holder.
-const DIGITS: usize = 16;
 
 /// A Lease as it was read.
 #[derive(Clone, Debug, PartialEq)]
@@ -137,7 +134,7 @@ impl Lease {
             let lease = lease.map(Duration::from_secs);
             for mut foreign in Ledger::of_foreign_holder(acquired).holders {
                 // What was shown is not removed if another program has the lock by then.
-                foreign.ticket = number(&format!("{holder} {acquired}"));
+                foreign.ticket = digest(&format!("{holder} {acquired}")).0;
                 foreign.lease = lease;
                 let since = self.changed.unwrap_or(seen) + CLOCK_LAG;
                 foreign.lease_ends = lease.map(|lease| since.saturating_add(lease));
@@ -213,14 +210,7 @@ fn whole_seconds(rest: Duration) -> u64 {
 
 /// Returns what identifies a holder for all programs: unique, and without its token.
 fn identity(holder: &HolderEntry) -> String {
-    let digest = hex::encode(&Sha256::digest(&holder.token));
-    format!("{}_{}_{}", holder.identity.host, holder.identity.pid, &digest[..DIGITS])
-}
-
-/// Returns a number that identifies a text.
-fn number(text: &str) -> u64 {
-    let digest = Sha256::digest(text);
-    digest[..8].iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+    format!("{}_{}_{:016x}", holder.identity.host, holder.identity.pid, digest(&holder.token).0)
 }
 
 #[cfg(test)]
@@ -258,11 +248,8 @@ mod tests {
     fn a_lease_has_the_holder_of_its_ledger() {
         let (free, first, renewed) = (Ledger::default(), held(1_032), held(1_042));
         let taken = written(&lease(&json!({})), &free, &first);
-        let digest = hex::encode(&Sha256::digest("t"));
-        assert_eq!(
-            taken.renewal(),
-            (format!("h_7_{}", &digest[..16]).as_str(), "1970-01-01T00:16:40.000000Z")
-        );
+        // The digits are those of `printf t | sha256sum`.
+        assert_eq!(taken.renewal(), ("h_7_e3b98a4da31a127d", "1970-01-01T00:16:40.000000Z"));
         assert_eq!(taken.object["spec"]["leaseDurationSeconds"], 32);
         assert_eq!(taken.object["spec"]["leaseTransitions"], 0);
         assert_eq!(taken.ledger(Duration::ZERO), Ok(first.clone()));

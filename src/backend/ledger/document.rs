@@ -17,6 +17,7 @@ use std::time::Duration;
 
 pub use self::driver::{Documents, called, next};
 pub use self::gate::Occupant;
+pub use self::identity::digest;
 pub use self::shortcut::Shortcut;
 use super::observed::{GateLifetime, GateMode, Now, Observed};
 use super::store::{Effect, Purpose};

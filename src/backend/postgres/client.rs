@@ -5,7 +5,6 @@ use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::time::Duration;
 
-use sha2::{Digest, Sha256};
 use tokio_postgres::types::{FromSql, Type};
 use tokio_postgres::{Error, Row};
 
@@ -17,9 +16,9 @@ use super::options::Table;
 use super::recipe::Recipe;
 use super::statements::{Parameter, Statements};
 use crate::backend::StoreError;
+use crate::backend::ledger::document::digest;
 use crate::backend::net::{Address, HEAD_START, first_server, outlast};
 use crate::clock::Moment;
-use crate::hex;
 use crate::random;
 
 /// The payloads of notifications.
@@ -28,8 +27,8 @@ pub(super) const NEXT: &str = "next";
 
 /// Returns the channel of a waiter. It cannot be guessed without the waiter's token.
 pub(super) fn channel(token: &str) -> String {
-    let digest = Sha256::digest(token.as_bytes());
-    format!("dlock_{}", hex::encode(&digest[..16]))
+    let (high, low) = digest(token);
+    format!("dlock_{high:016x}{low:016x}")
 }
 
 /// The places of the tables.

@@ -1,15 +1,12 @@
 //! Who holds a row.
 
-use sha2::{Digest, Sha256};
-
 use super::Database;
+use crate::backend::ledger::document::digest;
 use crate::backend::ledger::document::leased_gate::{Identity, suffix};
-use crate::hex;
 
 /// Returns what distinguishes a hold from every other one of the lock.
 pub(super) fn digest_of(locked_by: &str, locked_at: &str) -> String {
-    let digest = Sha256::digest(format!("{locked_by} {locked_at}").as_bytes());
-    hex::encode(&digest[..8])
+    format!("{:016x}", digest(&format!("{locked_by} {locked_at}")).0)
 }
 
 /// Returns the condition that a row is that of one of these holds.

@@ -11,11 +11,11 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 
+use crate::backend::ledger::document::digest;
 use crate::backend::ledger::document::leased_gate::{Identity, identity_in};
 use crate::lock::Holder;
-use crate::{hex, random};
+use crate::random;
 
 /// What the versions of dlock begin with, and no UUID does: an item of another format may have the same attributes, as that of
 /// `cirello.io/dynamolock`, whose lease is `20s`.
@@ -181,7 +181,7 @@ fn uuid() -> String {
 /// Returns what distinguishes the holds of this owner: each instance of that client has a name of its own, unless it is given
 /// one.
 pub(super) fn digest_of(owner: &str) -> String {
-    hex::encode(&Sha256::digest(owner.as_bytes())[..8])
+    format!("{:016x}", digest(owner).0)
 }
 
 #[cfg(test)]

@@ -9,7 +9,12 @@ pub type Identity = (u64, u64);
 
 /// Returns the identity of the holds with a token.
 pub fn identity(token: &Token) -> Identity {
-    let digest = Sha256::digest(token.reveal().as_bytes());
+    digest(token.reveal())
+}
+
+/// Returns the first 16 bytes of the SHA-256 digest of a text, as two big-endian numbers.
+pub fn digest(text: &str) -> (u64, u64) {
+    let digest = Sha256::digest(text);
     let number = |bytes: &[u8]| bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
     (number(&digest[..8]), number(&digest[8..16]))
 }
