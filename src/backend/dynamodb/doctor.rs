@@ -14,8 +14,7 @@ use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question};
 use crate::backend::ledger::dated::Dated;
 use crate::backend::ledger::dated::doctor::Conditions;
 use crate::backend::ledger::polling::{CLOCK_LAG, PAUSE};
-use crate::backend::net::Protocol;
-use crate::backend::net::aws::{HOURS, Place};
+use crate::backend::net::aws::{HOURS, Place, remedies};
 use crate::backend::net::http::examination::{SCRATCH, host_clock};
 use crate::backend::net::reachability::{Remedies, Server, Servers};
 use crate::backend::race;
@@ -23,18 +22,8 @@ use crate::duration::show;
 use crate::lock::{DEFAULT_TTL, LockName};
 use crate::random;
 
-const REMEDIES: Remedies = Remedies {
-    protocol: Protocol::Http,
-    port: "check the region or endpoint=, and that no firewall is in between",
-    socket: "DynamoDB has no socket",
-    tls: "renew the server's certificate if it has expired, name its authority by ca_file=, or the name in the certificate by \
-          server_name=; for a server without TLS use endpoint=http://",
-    client_certificate: "name a certificate by cert_file= and its key by key_file=",
-    plain_text: "use endpoint=https://",
-    login: "use credentials with the rights that dlock doctor --policy prints",
-    unusable: ("table", "run dlock doctor --init, or check the name of the table, region= and endpoint="),
-    unavailable: ("table", "see the state of the service, or the log of the server"),
-};
+const REMEDIES: Remedies =
+    remedies("table", "run dlock doctor --init, or check the name of the table, region= and endpoint=");
 const CONDITIONS: Conditions = Conditions {
     honoured: "ConditionExpression is honoured",
     current: "a write that expects the current version fails",

@@ -20,6 +20,26 @@ pub use self::profile::{Profile, Settings};
 pub use self::service::{Service, partition, skew};
 pub use self::signature::encoded;
 pub use self::xml::{element, elements};
+use super::Protocol;
+use super::reachability::Remedies;
+
+/// Returns what to do about each fault of a server. `check` is the check of the bucket or the table, and `unusable` the remedy if
+/// that cannot be used.
+pub const fn remedies(check: &'static str, unusable: &'static str) -> Remedies {
+    Remedies {
+        protocol: Protocol::Http,
+        port: "check the region or endpoint=, and that no firewall is in between",
+        // Its address is never one.
+        socket: "",
+        tls: "renew the server's certificate if it has expired, name its authority by ca_file=, or the name in the certificate by \
+              server_name=; for a server without TLS use endpoint=http://",
+        client_certificate: "name a certificate by cert_file= and its key by key_file=",
+        plain_text: "use endpoint=https://",
+        login: "use credentials with the rights that dlock doctor --policy prints",
+        unusable: (check, unusable),
+        unavailable: (check, "see the state of the service, or the log of the server"),
+    }
+}
 
 /// The hours of a month, for AWS's prices: 730.
 pub const HOURS: f64 = 730.0;

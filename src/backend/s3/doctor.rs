@@ -10,8 +10,7 @@ use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question};
 use crate::backend::ledger::dated::Dated;
 use crate::backend::ledger::dated::doctor::Conditions;
 use crate::backend::ledger::polling::{CLOCK_LAG, PAUSE};
-use crate::backend::net::Protocol;
-use crate::backend::net::aws::{HOURS, Place, element, elements};
+use crate::backend::net::aws::{HOURS, Place, element, elements, remedies};
 use crate::backend::net::http::examination::{SCRATCH, host_clock};
 use crate::backend::net::reachability::{Remedies, Server, Servers};
 use crate::backend::race;
@@ -19,18 +18,8 @@ use crate::duration::show;
 use crate::lock::{DEFAULT_TTL, LockName};
 use crate::random;
 
-const REMEDIES: Remedies = Remedies {
-    protocol: Protocol::Http,
-    port: "check the region or endpoint=, and that no firewall is in between",
-    socket: "S3 has no socket",
-    tls: "renew the server's certificate if it has expired, name its authority by ca_file=, or the name in the certificate by \
-          server_name=; for a server without TLS use endpoint=http://",
-    client_certificate: "name a certificate by cert_file= and its key by key_file=",
-    plain_text: "use endpoint=https://",
-    login: "use credentials with the rights that dlock doctor --policy prints",
-    unusable: ("bucket", "check the name of the bucket, region=, endpoint= and path_style="),
-    unavailable: ("bucket", "see the state of the service, or the log of the server"),
-};
+const REMEDIES: Remedies =
+    remedies("bucket", "check the name of the bucket, region=, endpoint= and path_style=");
 const CONDITIONS: Conditions = Conditions {
     honoured: "If-Match and If-None-Match are honoured",
     current: "a write with the current If-Match fails",
