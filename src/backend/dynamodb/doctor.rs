@@ -12,15 +12,13 @@ use super::table::{Answer as Reply, Table};
 use crate::backend::StoreError;
 use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question};
 use crate::backend::ledger::dated::Dated;
-use crate::backend::ledger::dated::doctor::Conditions;
+use crate::backend::ledger::dated::doctor::{Conditions, free_after_crash, scratch_number, try_out};
 use crate::backend::ledger::polling::{CLOCK_LAG, PAUSE};
 use crate::backend::net::aws::{HOURS, Place, remedies};
-use crate::backend::net::http::examination::{SCRATCH, host_clock};
+use crate::backend::net::http::examination::host_clock;
 use crate::backend::net::reachability::{Remedies, Server, Servers};
-use crate::backend::race;
 use crate::duration::show;
-use crate::lock::{DEFAULT_TTL, LockName};
-use crate::random;
+use crate::lock::DEFAULT_TTL;
 
 const REMEDIES: Remedies =
     remedies("table", "run dlock doctor --init, or check the name of the table, region= and endpoint=");
@@ -70,18 +68,17 @@ impl Table {
         }
         answers(location.recipe, diagnosis);
         cost(location.recipe, diagnosis);
-        let number = random::number() % SCRATCH;
+        let number = scratch_number();
         let key = format!("{prefix}dlock-doctor-{number}%probe");
         if !CONDITIONS.check(&mut table, &key, diagnosis).await?
             || !CONDITIONS.race(|| table.twin(), &key, diagnosis).await?
         {
             return Ok(());
         }
-        clock(&mut table, &key, diagnosis).await?;
-        let request = async || table.read(&key).await.map(drop);
-        diagnosis.measure_latency("requests", request).await?;
-        let name = LockName::new(&format!("dlock-doctor-{number}")).expect("letters and digits");
-        race::try_out_as(&name, || contender(location), diagnosis).await
+        diagnosis.begin("clock");
+        let refused = "requests are refused when the difference exceeds 5m";
+        diagnosis.found(host_clock(table.read(&key).await?.time, "store", refused, ""));
+        try_out(&mut table, &key, number, || contender(location), diagnosis).await
     }
 }
 
@@ -149,18 +146,6 @@ async fn expiry(table: &mut Table, location: &Location, diagnosis: &Diagnosis) -
     true
 }
 
-/// Reports whether the clock that counts agrees with that of this host.
-async fn clock(table: &mut Table, key: &str, diagnosis: &Diagnosis) -> Result<(), StoreError> {
-    diagnosis.begin("clock");
-    let date = table.read(key).await?.time;
-    let agree = || Finding::ok("clock", "this host and the store agree to the minute");
-    diagnosis.found(
-        host_clock(date, "store", "requests are refused when the difference exceeds 5m")
-            .unwrap_or_else(agree),
-    );
-    Ok(())
-}
-
 fn answers(recipe: Recipe, diagnosis: &Diagnosis) {
     let loss = "only if the item is deleted by hand, or the table is restored to an earlier time: DynamoDB acknowledges a write \
                 when several data centres have it";
@@ -177,11 +162,9 @@ fn answers(recipe: Recipe, diagnosis: &Diagnosis) {
     };
     let clock = format!(
         "the store's clock, as its replies show it in whole seconds (Date); writes are dated by the last reply and the time since, \
-         with {} for whole seconds and for servers that differ: a crashed holder's lock is free {} after --ttl at most ({} unless \
-         set){foreign}",
+         with {} for whole seconds and for servers that differ: {}{foreign}",
         show(CLOCK_LAG),
-        show(CLOCK_LAG + Duration::from_secs(1)),
-        show(DEFAULT_TTL + CLOCK_LAG + Duration::from_secs(1))
+        free_after_crash()
     );
     diagnosis.answer(Question::LeaseClock, Answer::new("server", clock));
 }

@@ -10,16 +10,16 @@ use super::store::{Leases, contender};
 use crate::backend::StoreError;
 use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question};
 use crate::backend::ledger::dated::Change;
-use crate::backend::ledger::dated::doctor::Conditions;
+use crate::backend::ledger::dated::doctor::{Conditions, free_after_crash, scratch_number};
 use crate::backend::ledger::polling::{CLOCK_LAG, at};
 use crate::backend::ledger::{Ledger, Now};
 use crate::backend::net::Protocol;
-use crate::backend::net::http::examination::{SCRATCH, host_clock};
+use crate::backend::net::http::examination::host_clock;
 use crate::backend::net::reachability::{Remedies, Server, Servers};
 use crate::backend::race;
 use crate::clock::Moment;
 use crate::duration::show;
-use crate::lock::{DEFAULT_TTL, Identity, LockName};
+use crate::lock::{Identity, LockName};
 use crate::random;
 
 /// How far the clocks may be from each other that show the time of a write and that of a reply: as [`CLOCK_LAG`] allows.
@@ -57,7 +57,7 @@ impl Leases {
         let cluster = location.cluster()?;
         let (address, security) = (cluster.server.address(), &cluster.security);
         let servers = Servers { addresses: from_ref(&address), security, remedies: &REMEDIES, fewer: "" };
-        let number = random::number() % SCRATCH;
+        let number = scratch_number();
         let probe = probe_name(number);
         let log_in = async |mut server: Server<'_>| {
             let http = server.open_http(cluster.proxy.as_ref(), "/version").await?;
@@ -182,9 +182,8 @@ fn clock(api: &Api, apart: Duration, diagnosis: &Diagnosis) {
         return;
     }
     let refused = "credentials and certificates may seem to have expired";
-    let agree = || Finding::ok("clock", "this host and the server agree to the minute");
     let now = api.clock.map(|clock| clock.time()).unwrap_or_default();
-    diagnosis.found(host_clock(now, "server", refused).unwrap_or_else(agree));
+    diagnosis.found(host_clock(now, "server", refused, ""));
 }
 
 fn answers(diagnosis: &Diagnosis) {
@@ -195,10 +194,9 @@ fn answers(diagnosis: &Diagnosis) {
     diagnosis.answer(Question::OneServer, Answer::new("yes", found));
     let clock = format!(
         "the API server's clock, as its replies show it in whole seconds (Date), with {} for whole seconds and for servers that \
-         differ: a crashed holder's lock is free {} after --ttl at most ({} unless set); other programs count by their own clocks",
+         differ: {}; other programs count by their own clocks",
         show(CLOCK_LAG),
-        show(CLOCK_LAG + Duration::from_secs(1)),
-        show(DEFAULT_TTL + CLOCK_LAG + Duration::from_secs(1))
+        free_after_crash()
     );
     diagnosis.answer(Question::LeaseClock, Answer::new("server", clock));
 }

@@ -123,8 +123,7 @@ impl Dated for Leases {
         mut visit: impl FnMut(Option<LockName>, Option<Ledger>),
     ) -> Result<(), StoreError> {
         for lease in self.api.list().await? {
-            let now = self.api.clock.map(|clock| clock.time()).unwrap_or_default();
-            visit(name_of(lease.name()), lease.ledger(now).ok());
+            visit(name_of(lease.name()), lease.ledger(self.time()).ok());
         }
         Ok(())
     }

@@ -56,6 +56,11 @@ pub trait Dated: Sized {
     /// Returns what the store's clock has shown last.
     fn clock(&self) -> Option<Shown>;
 
+    /// Returns the store's time now, as far as it is known; zero before the first reply.
+    fn time(&self) -> Duration {
+        self.clock().map(|clock| clock.time()).unwrap_or_default()
+    }
+
     /// Returns the key of a lock.
     fn key(&self, name: &LockName) -> String;
 

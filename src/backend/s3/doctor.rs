@@ -7,16 +7,13 @@ use super::bucket::{Bucket, date};
 use super::store::contender;
 use crate::backend::StoreError;
 use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question};
-use crate::backend::ledger::dated::Dated;
-use crate::backend::ledger::dated::doctor::Conditions;
+use crate::backend::ledger::dated::doctor::{Conditions, free_after_crash, scratch_number, try_out};
 use crate::backend::ledger::polling::{CLOCK_LAG, PAUSE};
 use crate::backend::net::aws::{HOURS, Place, element, elements, remedies};
-use crate::backend::net::http::examination::{SCRATCH, host_clock};
+use crate::backend::net::http::examination::host_clock;
 use crate::backend::net::reachability::{Remedies, Server, Servers};
-use crate::backend::race;
 use crate::duration::show;
-use crate::lock::{DEFAULT_TTL, LockName};
-use crate::random;
+use crate::lock::DEFAULT_TTL;
 
 const REMEDIES: Remedies =
     remedies("bucket", "check the name of the bucket, region=, endpoint= and path_style=");
@@ -57,7 +54,7 @@ impl Bucket {
         properties(&mut bucket, diagnosis).await;
         answers(diagnosis);
         cost(diagnosis);
-        let number = random::number() % SCRATCH;
+        let number = scratch_number();
         let key = format!("{prefix}dlock-doctor-{number}.probe");
         if !CONDITIONS.check(&mut bucket, &key, diagnosis).await?
             || !CONDITIONS.race(|| bucket.twin(), &key, diagnosis).await?
@@ -65,10 +62,7 @@ impl Bucket {
             return Ok(());
         }
         clock(&mut bucket, &key, diagnosis).await?;
-        let request = async || bucket.read(&key).await.map(drop);
-        diagnosis.measure_latency("requests", request).await?;
-        let name = LockName::new(&format!("dlock-doctor-{number}")).expect("letters and digits");
-        race::try_out_as(&name, || contender(location), diagnosis).await
+        try_out(&mut bucket, &key, number, || contender(location), diagnosis).await
     }
 }
 
@@ -124,12 +118,8 @@ async fn clock(bucket: &mut Bucket, key: &str, diagnosis: &Diagnosis) -> Result<
             "synchronize the clocks of the store's servers (NTP), and name one without a cache in between",
         )
     } else {
-        host_clock(date, "store", "requests are refused when the difference exceeds 15m").unwrap_or_else(|| {
-            Finding::ok(
-                "clock",
-                "this host and the store agree to the minute, and the store writes by the clock that it shows",
-            )
-        })
+        let refused = "requests are refused when the difference exceeds 15m";
+        host_clock(date, "store", refused, ", and the store writes by the clock that it shows")
     });
     Ok(())
 }
@@ -140,12 +130,8 @@ fn answers(diagnosis: &Diagnosis) {
     diagnosis.answer(Question::Loss, Answer::new("yes", loss));
     let found = "S3 is strongly consistent: all of its servers reply alike; name one bucket, no access point of several regions";
     diagnosis.answer(Question::OneServer, Answer::new("yes", found));
-    let clock = format!(
-        "the store's clock, as its replies show it in whole seconds (Date); a crashed holder's lock is free {} after --ttl at \
-         most ({} unless set)",
-        show(CLOCK_LAG + Duration::from_secs(1)),
-        show(DEFAULT_TTL + CLOCK_LAG + Duration::from_secs(1))
-    );
+    let clock =
+        format!("the store's clock, as its replies show it in whole seconds (Date); {}", free_after_crash());
     diagnosis.answer(Question::LeaseClock, Answer::new("server", clock));
 }
 

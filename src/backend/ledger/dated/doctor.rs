@@ -1,15 +1,21 @@
 //! What `dlock doctor` asks of each store of dated values: whether the conditions of writes hold, and whether each write is one
 //! step.
 
+use std::time::Duration;
+
 use futures_util::future::join_all;
 
 use super::{Change, Dated, Written};
-use crate::backend::StoreError;
 use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question};
-use crate::backend::ledger::polling::at;
+use crate::backend::ledger::polling::{CLOCK_LAG, at};
 use crate::backend::ledger::value::Ledger;
+use crate::backend::{Backend, StoreError, race};
+use crate::duration::show;
+use crate::lock::{DEFAULT_TTL, LockName};
 use crate::random;
 
+/// Nothing is ever deleted: so many names, which doctor makes, are used again.
+const SCRATCH: u64 = 16;
 /// How many clients write at the same time, ...
 const RACERS: usize = 32;
 /// ... and how often.
@@ -111,6 +117,35 @@ impl Conditions {
     }
 }
 
+/// Returns the number of a scratch value, and of a scratch lock.
+pub fn scratch_number() -> u64 {
+    random::number() % SCRATCH
+}
+
+/// Measures how long the store takes to reply to reads of a value, and tries the scratch lock with this number.
+///
+/// # Errors
+/// A request has failed.
+pub async fn try_out<C: Dated, B: Backend>(
+    client: &mut C,
+    key: &str,
+    number: u64,
+    contender: impl Fn() -> B,
+    diagnosis: &Diagnosis,
+) -> Result<(), StoreError> {
+    let request = async || client.read(key).await.map(drop);
+    diagnosis.measure_latency("requests", request).await?;
+    let name = LockName::new(&format!("dlock-doctor-{number}")).expect("letters and digits");
+    race::try_out_as(&name, contender, diagnosis).await
+}
+
+/// Returns when the lock of a crashed holder is free, in words.
+pub fn free_after_crash() -> String {
+    let lag = CLOCK_LAG + Duration::from_secs(1);
+    let (after_ttl, unless_set) = (show(lag), show(DEFAULT_TTL + lag));
+    format!("a crashed holder's lock is free {after_ttl} after --ttl at most ({unless_set} unless set)")
+}
+
 /// Writes a value under a condition. Returns the version that it has now; `None` if it was refused.
 async fn write<C: Dated>(
     client: &mut C,
@@ -118,8 +153,7 @@ async fn write<C: Dated>(
     version: Option<&C::Version>,
 ) -> Result<Option<C::Version>, StoreError> {
     let attempt = random::id();
-    let (ledger, now) =
-        (&Ledger::default(), at(client.clock().map(|clock| clock.time()).unwrap_or_default()));
+    let (ledger, now) = (&Ledger::default(), at(client.time()));
     let change = Change { version, before: ledger, ledger, now, past: now.clock, attempt: &attempt };
     Ok(match client.write(key, &change).await? {
         Written::Stored(found) => found.version,

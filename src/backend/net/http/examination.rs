@@ -11,8 +11,6 @@ use crate::backend::net::reachability::{Server, certificate, plain_text};
 use crate::clock::wall_micros;
 use crate::duration::show;
 
-/// Nothing is ever deleted: so many names, which doctor makes, are used again.
-pub const SCRATCH: u64 = 16;
 /// How far the clock of this host may be from the server's before a warning is given.
 const CLOCK_WARNING: Duration = Duration::from_secs(60);
 
@@ -53,17 +51,18 @@ impl Server<'_> {
     }
 }
 
-/// Returns the finding for a host whose clock is not that of a `server`, as a reply shows it (`Date`), if they differ by more
-/// than a minute. Leases count all the same, but `refused` says what may fail.
-pub fn host_clock(date: Duration, server: &str, refused: &str) -> Option<Finding> {
+/// Returns the finding about the clock of this host and that of a `server`, as a reply shows it (`Date`): a warning if they differ
+/// by more than a minute. Leases count all the same, but `refused` says what may fail. `more` says what else is known if they agree.
+pub fn host_clock(date: Duration, server: &str, refused: &str, more: &str) -> Finding {
     let difference = date.abs_diff(Duration::from_micros(wall_micros()));
-    (difference > CLOCK_WARNING).then(|| {
-        let shown = show(Duration::from_secs(difference.as_secs()));
-        Finding::warning(
-            "clock",
-            format!("this host's clock is {shown} from the {server}'s"),
-            format!("leases count by the {server}'s clock alone, but {refused}"),
-            "synchronize the clock of this host (NTP)",
-        )
-    })
+    if difference <= CLOCK_WARNING {
+        return Finding::ok("clock", format!("this host and the {server} agree to the minute{more}"));
+    }
+    let shown = show(Duration::from_secs(difference.as_secs()));
+    Finding::warning(
+        "clock",
+        format!("this host's clock is {shown} from the {server}'s"),
+        format!("leases count by the {server}'s clock alone, but {refused}"),
+        "synchronize the clock of this host (NTP)",
+    )
 }
