@@ -5,21 +5,20 @@ use std::time::Duration;
 
 use super::api::Api;
 use super::lease::Lease;
-use super::location::{Location, probe_name};
+use super::location::probe_name;
 use super::store::{Leases, contender};
 use crate::backend::StoreError;
 use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question};
-use crate::backend::ledger::dated::Change;
-use crate::backend::ledger::dated::doctor::{Conditions, free_after_crash, scratch_number};
+use crate::backend::ledger::dated::doctor::{Conditions, free_after_crash, scratch_number, try_out};
+use crate::backend::ledger::dated::{Change, Dated, Reading, Written};
 use crate::backend::ledger::polling::{CLOCK_LAG, at};
 use crate::backend::ledger::{Ledger, Now};
 use crate::backend::net::Protocol;
 use crate::backend::net::http::examination::host_clock;
 use crate::backend::net::reachability::{Remedies, Server, Servers};
-use crate::backend::race;
 use crate::clock::Moment;
 use crate::duration::show;
-use crate::lock::{Identity, LockName};
+use crate::lock::Identity;
 use crate::random;
 
 /// How far the clocks may be from each other that show the time of a write and that of a reply: as [`CLOCK_LAG`] allows.
@@ -61,75 +60,48 @@ impl Leases {
         let probe = probe_name(number);
         let log_in = async |mut server: Server<'_>| {
             let http = server.open_http(cluster.proxy.as_ref(), "/version").await?;
-            let api = async {
-                let mut api = Api::with(http, location);
-                api.read(&probe).await?;
-                Ok(api)
+            let leases = async {
+                let mut leases = Leases::of(Api::with(http, location), location);
+                leases.read(&probe).await?;
+                Ok(leases)
             };
-            server.log_in("leases", api).await
+            server.log_in("leases", leases).await
         };
-        let Some((_, mut api)) = servers.log_in(diagnosis, log_in).await?.pop() else { return Ok(()) };
+        let Some((_, mut leases)) = servers.log_in(diagnosis, log_in).await?.pop() else { return Ok(()) };
         let found = format!("those of the namespace {} can be read", location.namespace);
         diagnosis.found(Finding::ok("leases", found));
         diagnosis.found(Finding::ok("credentials", format!("from {}", cluster.source)));
         answers(diagnosis);
-        let Some(apart) = conditions(&mut api, location, &probe, diagnosis).await? else { return Ok(()) };
-        watch(&mut api, location, &probe, diagnosis).await?;
-        clock(&api, apart, diagnosis);
-        let request = async || api.read(&probe).await.map(drop);
-        diagnosis.measure_latency("requests", request).await?;
-        let name = LockName::new(&format!("dlock-doctor-{number}")).expect("letters and digits");
-        race::try_out_as(&name, || contender(location), diagnosis).await
+        diagnosis.begin("conditions");
+        let apart = apart(&mut leases, &probe).await?;
+        if !CONDITIONS.check(&mut leases, &probe, diagnosis).await? {
+            return Ok(());
+        }
+        watch(&mut leases, &probe, diagnosis).await?;
+        clock(&leases, apart, diagnosis);
+        try_out(&mut leases, &probe, number, || contender(location), diagnosis).await
     }
 }
 
-/// Writes a Lease with conditions that hold and conditions that do not, and reports whether the server tells them apart. If so,
-/// returns how far the time of a write, as the Lease shows it, is from that of the reply.
-async fn conditions(
-    api: &mut Api,
-    location: &Location,
-    key: &str,
-    diagnosis: &Diagnosis,
-) -> Result<Option<Duration>, StoreError> {
-    diagnosis.begin("conditions");
-    let (found, attempt) = (api.read(key).await?, random::id());
-    let (now, empty) = (at(found.time), Ledger::default());
-    let held = held(now);
-    let change =
-        Change { version: None, before: &empty, ledger: &held, attempt: &attempt, now, past: now.clock };
-    let fresh = Lease::new(&location.namespace, key);
+/// Writes a Lease, and returns how far the time of the write, as the Lease shows it, is from that of the reply.
+async fn apart(leases: &mut Leases, key: &str) -> Result<Duration, StoreError> {
+    let Reading { found, time, .. } = leases.read(key).await?;
+    let (now, version, before, attempt) =
+        (at(time), found.version.as_ref(), &Ledger::default(), &random::id());
+    let change = Change { version, before, ledger: &held(now), now, past: now.clock, attempt };
     let sent = Moment::now();
-    let first = match &found.lease {
-        Some(lease) => api.write(key, false, lease.changed(&change)).await?,
-        None => api.write(key, true, fresh.changed(&change)).await?,
-    };
+    let written = leases.write(key, &change).await?;
     let took = Moment::now() - sent;
-    let date = api.clock.map(|clock| clock.date).unwrap_or_default();
-    let changed = first.as_ref().and_then(|first| first.changed);
-    let apart = match changed {
+    let date = leases.clock().map(|clock| clock.date).unwrap_or_default();
+    let changed = match written {
+        Written::Stored(found) => found.version.and_then(|lease| lease.changed),
+        Written::Refused(_) => None,
+    };
+    Ok(match changed {
         Some(changed) if changed > date => changed - date,
         Some(changed) => (date - changed).saturating_sub(took),
         None => Duration::ZERO,
-    };
-    let wrong = match first {
-        Some(first) => {
-            let attempt = random::id();
-            let change = Change { before: &held, ledger: &empty, attempt: &attempt, ..change };
-            let second = api.write(key, false, first.changed(&change)).await?;
-            let attempt = random::id();
-            let change = Change { attempt: &attempt, ..change };
-            let stale = api.write(key, false, first.changed(&change)).await?;
-            let anew = api.write(key, true, fresh.changed(&change)).await?;
-            match (second, stale, anew) {
-                (Some(_), None, None) => None,
-                (Some(_), Some(_), _) => Some(CONDITIONS.stale),
-                (Some(_), None, Some(_)) => Some(CONDITIONS.anew),
-                (None, ..) => Some(CONDITIONS.current),
-            }
-        }
-        None => Some("a write whose condition holds fails"),
-    };
-    Ok(CONDITIONS.report(wrong, diagnosis).then_some(apart))
+    })
 }
 
 /// Returns a ledger with a holder, whose lease is as short as a Lease allows.
@@ -145,20 +117,15 @@ fn held(now: Now) -> Ledger {
 }
 
 /// Reports whether waiters may watch.
-async fn watch(
-    api: &mut Api,
-    location: &Location,
-    key: &str,
-    diagnosis: &Diagnosis,
-) -> Result<(), StoreError> {
+async fn watch(leases: &mut Leases, key: &str, diagnosis: &Diagnosis) -> Result<(), StoreError> {
     diagnosis.begin("watch");
-    let version = api.read(key).await?.lease;
-    let version = version.as_ref().map(Lease::version).unwrap_or_default();
-    diagnosis.found(match Api::new(location).watch(key, version, 1).await? {
+    let lease = leases.read(key).await?.found.version;
+    let version = lease.as_ref().map(Lease::version).unwrap_or_default();
+    diagnosis.found(match Api::new(&leases.location).watch(key, version, 1).await? {
         Ok(_) => Finding::ok("watch", "waiters are notified"),
         Err(reply) => Finding::warning(
             "watch",
-            format!("waiters cannot watch: {}", api.failure(&reply).await),
+            format!("waiters cannot watch: {}", leases.api.failure(&reply).await),
             "a waiter finds a free lock late, when it asks again",
             "grant the verb watch, see dlock doctor --policy",
         ),
@@ -168,7 +135,7 @@ async fn watch(
 
 /// Reports whether the clock that counts agrees with the one that shows the renewals of other programs, which is this far from
 /// it, and with that of this host.
-fn clock(api: &Api, apart: Duration, diagnosis: &Diagnosis) {
+fn clock(leases: &Leases, apart: Duration, diagnosis: &Diagnosis) {
     if apart > CLOCKS {
         diagnosis.found(Finding::problem(
             "clock",
@@ -182,8 +149,7 @@ fn clock(api: &Api, apart: Duration, diagnosis: &Diagnosis) {
         return;
     }
     let refused = "credentials and certificates may seem to have expired";
-    let now = api.clock.map(|clock| clock.time()).unwrap_or_default();
-    diagnosis.found(host_clock(now, "server", refused, ""));
+    diagnosis.found(host_clock(leases.time(), "server", refused, ""));
 }
 
 fn answers(diagnosis: &Diagnosis) {

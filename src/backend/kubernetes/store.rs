@@ -22,7 +22,7 @@ use crate::random::jitter;
 /// The Leases of a namespace, as one client sees them.
 pub(super) struct Leases {
     pub location: Location,
-    api: Api,
+    pub api: Api,
     watch: Option<Watch>,
     /// The user has no right to watch: the waiter reads the Lease now and then.
     may_not_watch: bool,
@@ -33,12 +33,15 @@ pub(super) struct Leases {
 
 /// Returns a client of a location; does not connect.
 pub(super) fn contender(location: &Location) -> Contender<DatedStore<Leases>> {
-    let (location, api) = (location.clone(), Api::new(location));
-    let leases = Leases { location, api, watch: None, may_not_watch: false, foreign: None };
-    Contender::new(DatedStore::new(leases, None))
+    Contender::new(DatedStore::new(Leases::of(Api::new(location), location), None))
 }
 
 impl Leases {
+    /// Returns a client with this client of the API server.
+    pub fn of(api: Api, location: &Location) -> Leases {
+        Leases { location: location.clone(), api, watch: None, may_not_watch: false, foreign: None }
+    }
+
     /// Returns since when the holder that another program has written is known to be like this, by the server's clock.
     fn seen(&mut self, lease: &Lease, time: Duration) -> Duration {
         let (holder, renewed) = lease.renewal();

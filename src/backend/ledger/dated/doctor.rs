@@ -63,11 +63,6 @@ impl Conditions {
                 }
             }
         };
-        Ok(self.report(wrong, diagnosis))
-    }
-
-    /// Reports what is wrong with the conditions, if anything is. Returns whether they hold.
-    pub fn report(&self, wrong: Option<&'static str>, diagnosis: &Diagnosis) -> bool {
         diagnosis.found(match wrong {
             None => Finding::ok("conditions", self.honoured),
             Some(found) => {
@@ -77,7 +72,7 @@ impl Conditions {
                 Finding::problem("conditions", found, consequence, self.another)
             }
         });
-        wrong.is_none()
+        Ok(wrong.is_none())
     }
 
     /// Lets clients write a value at the same time, each with the condition that it is unchanged, and reports whether always one
