@@ -13,6 +13,7 @@ use super::clock::Clock;
 use super::gate::{Gate, Pair};
 use super::location::{Location, Recipe};
 use crate::backend::StoreError;
+use crate::backend::ledger::{Ledger, Unreadable};
 use crate::backend::net::Protocol;
 use crate::backend::net::http::{Client, Method, Reply, request};
 use crate::clock::Moment;
@@ -37,12 +38,21 @@ pub(super) struct Agent {
 pub(super) struct Reading {
     /// What other programs see of it.
     pub gate: Gate,
-    /// The ledger as it is stored; empty if there is none, ...
-    pub ledger: Vec<u8>,
+    /// The ledger, or why it cannot be read; `None` if there is none, ...
+    pub ledger: Option<Result<Ledger, Unreadable>>,
+    /// ... its length, as it is stored, ...
+    pub length: usize,
     /// ... and its index; 0 if there is none.
     pub version: u64,
     /// What a blocking query for the next change names.
     pub index: u64,
+}
+
+impl Reading {
+    /// Returns the ledger, if there is one that can be read.
+    pub fn ledger(&self) -> Option<&Ledger> {
+        self.ledger.as_ref()?.as_ref().ok()
+    }
 }
 
 /// Which part of a transaction was refused, and why. Nothing of it was carried out.
@@ -141,8 +151,9 @@ impl Agent {
         let mut reading = Reading { index, ..Reading::default() };
         if let Some(place) = pairs.iter().position(|pair| pair.key == ledger) {
             let pair = pairs.swap_remove(place);
-            reading.ledger = pair.value().ok_or_else(unexpected)?;
-            reading.version = pair.modify_index;
+            let text = pair.value().ok_or_else(unexpected)?;
+            (reading.length, reading.version) = (text.len(), pair.modify_index);
+            reading.ledger = Some(Ledger::parse(&text));
         }
         reading.gate = Gate::read(&self.location, name, &pairs);
         Ok((reading, reply.sent))

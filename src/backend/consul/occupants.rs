@@ -73,8 +73,7 @@ pub(super) fn keep_expired(ledger: &mut Ledger, before: &Ledger, gate: &Gate, no
 /// Returns the session of the hold that a claim is part of, if it still holds the lock, and how long that lasts, and the mode of
 /// that hold.
 pub(super) fn outer_hold(reading: &Reading, claim: &Claim) -> Option<(Option<(String, Duration)>, Mode)> {
-    let ledger = Ledger::parse(&reading.ledger).ok()?;
-    let mine = ledger.hold_of(claim)?;
+    let mine = reading.ledger()?.hold_of(claim)?;
     let is_its = |session: &&String| mine.gate.is_some() && identity(session) == mine.gate;
     let session = reading.gate.sessions.iter().find(is_its).cloned();
     Some((session.map(|session| (session, mine.lease.unwrap_or(claim.ttl))), mine.mode))

@@ -57,17 +57,6 @@ impl Passage {
         ledger.holders.iter().any(|holder| holder.gate == self.identity() && is_another(holder))
     }
 
-    /// Notes which sessions hold the lock, and whether the ledger has the hold.
-    fn observe(&mut self, holders: &[String], is_recorded: bool) {
-        self.is_recorded = is_recorded;
-        let is_its = holders.contains(&self.session);
-        self.state = match (self.state, is_its) {
-            (State::Intended, true) => State::Held,
-            (State::Held, false) => State::Lost,
-            (state, _) => state,
-        };
-    }
-
     /// Returns the mode in which its session is about to take the lock, when this ledger is stored.
     fn intended(&self, ledger: &Ledger) -> Option<Mode> {
         let is_granted = |holder: &&HolderEntry| holder.gate == self.identity();
@@ -161,7 +150,12 @@ impl Sessions {
     /// Notes which sessions hold this lock, and what its ledger has.
     pub fn observe(&mut self, name: &LockName, gate: &Gate, ledger: &Ledger) {
         for passage in self.passages.iter_mut().filter(|passage| passage.name == *name) {
-            passage.observe(&gate.sessions, holds(ledger, &passage.token));
+            passage.is_recorded = holds(ledger, &passage.token);
+            passage.state = match (passage.state, gate.sessions.contains(&passage.session)) {
+                (State::Intended, true) => State::Held,
+                (State::Held, false) => State::Lost,
+                (state, _) => state,
+            };
         }
     }
 

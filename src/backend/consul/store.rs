@@ -51,29 +51,25 @@ impl Version {
 
 /// Returns a client of a location; does not connect.
 pub(super) fn contender(location: Location) -> Contender<ConsulStore> {
-    Contender::new(ConsulStore::new(location))
+    Contender::new(ConsulStore {
+        agent: Agent::new(&location),
+        location,
+        sessions: Sessions::default(),
+        waiting: None,
+        watch: None,
+        last: Reading::default(),
+        unstored: None,
+    })
 }
 
 impl ConsulStore {
-    fn new(location: Location) -> ConsulStore {
-        ConsulStore {
-            agent: Agent::new(&location),
-            location,
-            sessions: Sessions::default(),
-            waiting: None,
-            watch: None,
-            last: Reading::default(),
-            unstored: None,
-        }
-    }
-
     /// Returns what has changed for the client, if it is to be told.
-    fn notice(&mut self, name: &LockName, reading: &Reading) -> Option<Change> {
-        let before = mem::replace(&mut self.last, reading.clone());
-        let ledger = Ledger::parse(&reading.ledger).ok();
+    fn notice(&mut self, name: &LockName, reading: Reading) -> Option<Change> {
+        let before = mem::replace(&mut self.last, reading);
+        let reading = &self.last;
         let is_waiting = |waiting: &&mut Waiting| waiting.name == *name;
         if let Some(waiting) = self.waiting.as_mut().filter(is_waiting) {
-            let calls = ledger.as_ref().map(calls);
+            let calls = reading.ledger().map(calls);
             let change = waiting.change(calls.as_deref());
             // A foreign program calls nobody.
             let has_left = |session: &String| !reading.gate.sessions.contains(session);
@@ -85,9 +81,8 @@ impl ConsulStore {
         let mine = |ledger: &Ledger| {
             ledger.holders.iter().any(|holder| holder.token == held.token && holder.revoked.is_none())
         };
-        let is_kept = !is_lost && ledger.as_ref().is_some_and(mine);
-        let was_kept = Ledger::parse(&before.ledger).is_ok_and(|before| mine(&before));
-        (is_lost || (was_kept && !is_kept)).then_some(Change::Touched)
+        let was_kept = before.ledger().is_some_and(mine);
+        (is_lost || (was_kept && !reading.ledger().is_some_and(mine))).then_some(Change::Touched)
     }
 }
 
@@ -123,11 +118,8 @@ impl DocumentStore for ConsulStore {
         if !self.last.gate.sessions.is_empty() {
             self.sessions.delayed_until = None;
         }
-        let mut ledger = match version.ledger {
-            0 => Ledger::default(),
-            _ => Ledger::parse(&self.last.ledger)
-                .map_err(|why| StoreError::Config(format!("{name}: {why}")))?,
-        };
+        let wrong = |why| StoreError::Config(format!("{name}: {why}"));
+        let mut ledger = self.last.ledger.clone().transpose().map_err(wrong)?.unwrap_or_default();
         let (recipe, now) = (self.location.recipe, self.agent.clock().now());
         if recipe == Recipe::Semaphore {
             let own = self.sessions.own(name);
@@ -209,7 +201,7 @@ impl DocumentStore for ConsulStore {
     }
 
     fn is_read_only(&self) -> bool {
-        self.last.ledger.len() > LONGEST
+        self.last.length > LONGEST
     }
 
     /// Consul notifies of the end of a hold, but not of that of a delay.
@@ -265,12 +257,9 @@ impl DocumentStore for ConsulStore {
     async fn leave_gate(&mut self, _: &Purpose, claim: &Claim, _: Duration) -> Result<bool, StoreError> {
         let token = claim.token.reveal();
         let Some(passage) = self.sessions.of(token) else { return Ok(false) };
+        let is_adopted = |ledger: &Ledger| passage.is_adopted(ledger, self.agent.clock().now());
         match passage.state {
-            State::Held if passage.is_recorded => return Ok(true),
-            State::Held
-                if Ledger::parse(&self.last.ledger)
-                    .is_ok_and(|ledger| passage.is_adopted(&ledger, self.agent.clock().now())) =>
-            {
+            State::Held if passage.is_recorded || self.last.ledger().is_some_and(is_adopted) => {
                 return Ok(true);
             }
             State::Held => {
@@ -308,9 +297,18 @@ impl Store for ConsulStore {
     }
 
     fn list(&mut self, which: Listed) -> TryReply<'_, Vec<LockName>> {
-        Box::pin(self.names(move |reading, ledger| {
-            ledger.is_listed(which) || (which == Listed::InUse && !reading.gate.sessions.is_empty())
-        }))
+        Box::pin(async move {
+            let mut names = Vec::new();
+            for name in self.agent.names().await? {
+                let (reading, _) = self.agent.read(&name, None).await?;
+                let is_held = which == Listed::InUse && !reading.gate.sessions.is_empty();
+                // One that cannot be read may be in use: its state says why it is unknown.
+                if is_held || reading.ledger().is_none_or(|ledger| ledger.is_listed(which)) {
+                    names.push(name);
+                }
+            }
+            Ok(names)
+        })
     }
 
     fn changed(&mut self) -> Reply<'_, Change> {
@@ -327,7 +325,7 @@ impl Store for ConsulStore {
                     return Change::Disconnected;
                 };
                 let name = watch.name.clone();
-                if let Some(change) = self.notice(&name, &reading) {
+                if let Some(change) = self.notice(&name, reading) {
                     return change;
                 }
             }
@@ -347,24 +345,5 @@ impl Store for ConsulStore {
 
     fn examine<'a>(&'a mut self, diagnosis: &'a Diagnosis) -> TryReply<'a, ()> {
         Box::pin(self.examine_agent(diagnosis))
-    }
-}
-
-impl ConsulStore {
-    /// Returns the locks of which this is true.
-    async fn names(
-        &mut self,
-        is_meant: impl Fn(&Reading, &Ledger) -> bool,
-    ) -> Result<Vec<LockName>, StoreError> {
-        let mut names = Vec::new();
-        for name in self.agent.names().await? {
-            let (reading, _) = self.agent.read(&name, None).await?;
-            // One that cannot be read may be in use: its state says why it is unknown.
-            if Ledger::parse(&reading.ledger).is_ok_and(|ledger| !is_meant(&reading, &ledger)) {
-                continue;
-            }
-            names.push(name);
-        }
-        Ok(names)
     }
 }
