@@ -31,17 +31,6 @@ pub(super) struct Api {
     pub clock: Option<Shown>,
 }
 
-/// A Lease as it was read.
-#[derive(Clone, Debug)]
-pub(super) struct Reading {
-    /// `None` if there is none.
-    pub lease: Option<Lease>,
-    /// The server's time, as far as it is known, since 1970.
-    pub time: Duration,
-    /// When the request was sent.
-    pub sent: Moment,
-}
-
 /// The end of a request that did not succeed (`metav1.Status`).
 #[derive(Default, Deserialize)]
 #[serde(default)]
@@ -82,11 +71,11 @@ impl Api {
         Ok(())
     }
 
-    /// Reads a Lease.
+    /// Reads a Lease; `None` if there is none. Also returns the server's time, and when the request was sent.
     ///
     /// # Errors
     /// The server cannot be reached, refuses, or does not reply as Kubernetes does.
-    pub async fn read(&mut self, name: &str) -> Result<Reading, StoreError> {
+    pub async fn read(&mut self, name: &str) -> Result<(Option<Lease>, Duration, Moment), StoreError> {
         let path = self.location.path(Some(name))?;
         let reply = self.ask(Method::GET, &path, Vec::new()).await?;
         let lease = match reply.status.as_u16() {
@@ -95,7 +84,7 @@ impl Api {
             _ => return Err(self.failure(&reply).await),
         };
         self.recognize();
-        Ok(Reading { lease, time: date(&reply)?, sent: reply.sent })
+        Ok((lease, date(&reply)?, reply.sent))
     }
 
     /// Writes a Lease: a new one, or one whose version is still that in the text. Returns it as it is stored; `None` if another

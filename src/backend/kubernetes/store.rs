@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::api::{self, Api};
+use super::api::Api;
 use super::lease::Lease;
 use super::location::{Location, contains_name, lease_name, name_of};
 use super::watch::{Event, Watch};
@@ -107,7 +107,7 @@ impl Dated for Leases {
     }
 
     async fn read(&mut self, key: &str) -> Result<Reading<Lease>, StoreError> {
-        let api::Reading { lease, time, sent } = self.api.read(key).await?;
+        let (lease, time, sent) = self.api.read(key).await?;
         Ok(Reading { found: self.found(lease, time), time, sent })
     }
 
