@@ -14,12 +14,13 @@ use std::time::Duration;
 
 use self::lock_item::{Found, Item, digest_of};
 use super::table::{Table, Updated, date};
+use crate::backend::StoreError;
 use crate::backend::admin::Removal;
+use crate::backend::ledger::dated::Dated;
 use crate::backend::ledger::document::leased_gate::{Identity, LeasedGate, holder_name, identity_in};
 use crate::backend::ledger::polling::CLOCK_LAG;
-use crate::backend::ledger::{GateMode, Ledger, Occupant, Purpose};
+use crate::backend::ledger::{GateMode, Ledger, Occupant, Purpose, busy};
 use crate::backend::net::http::Reply;
-use crate::backend::{Outlook, StoreError};
 use crate::clock::Moment;
 use crate::lock::{Claim, Holder, LockName};
 
@@ -107,7 +108,7 @@ impl LockClient {
                 return Ok(true);
             }
         }
-        Err(busy(name))
+        Err(busy(name, "item"))
     }
 
     /// Rejects another kind of item, unless it has taken the place of one that is held: then the hold is lost.
@@ -123,19 +124,7 @@ impl LockClient {
     }
 }
 
-/// Returns the store's time, which the first reply shows.
-async fn clock_time(table: &mut Table) -> Result<Duration, StoreError> {
-    if table.clock.is_none() {
-        table.open().await?;
-    }
-    Ok(table.clock.map(|clock| clock.time()).unwrap_or_default())
-}
-
-fn busy(name: &LockName) -> StoreError {
-    let reason = format!("{name}: too many other clients change the item of this lock at the same time");
-    StoreError::Unavailable { reason, maybe_applied: false, outlook: Outlook::Transient }
-}
-
+/// A ledger has been read before each of these requests, so that the store's clock is known.
 impl LeasedGate<Table> for LockClient {
     async fn occupant(
         &mut self,
@@ -162,12 +151,12 @@ impl LeasedGate<Table> for LockClient {
         until: Duration,
     ) -> Result<bool, StoreError> {
         let end = |time: Duration| (time + lease + CLOCK_LAG).max(until);
-        let mut time = clock_time(table).await?;
+        let mut time = table.time();
         let known = self.seen.get(name).and_then(|seen| seen.found.held_by(identity)?.ends);
         if known.is_some_and(|known| known > end(time)) {
             // One reply was dated wrongly. Only another one tells whether it was the last one: then the end that is known is right.
             self.read(table, name).await?;
-            time = clock_time(table).await?;
+            time = table.time();
         }
         self.change(table, name, identity, |item| item.extended(end(time) - time - CLOCK_LAG, end(time)))
             .await
@@ -180,7 +169,7 @@ impl LeasedGate<Table> for LockClient {
         identity: Identity,
         rest: Duration,
     ) -> Result<bool, StoreError> {
-        let time = clock_time(table).await?;
+        let time = table.time();
         let ended = |item: &Item| match rest.is_zero() {
             true => item.released(),
             false => item.extended(rest, time + rest),
@@ -209,7 +198,7 @@ impl LeasedGate<Table> for LockClient {
         own: &[Identity],
     ) -> Result<bool, StoreError> {
         let (name, lease) = (&claim.name, claim.ttl.max(claim.min_hold));
-        let ends = clock_time(table).await? + lease + CLOCK_LAG;
+        let ends = table.time() + lease + CLOCK_LAG;
         let (owner, version) = (holder_name(claim), String::new());
         let after = Item { owner, lease, version, is_released: false, ends: None }.extended(lease, ends);
         let mut before = match self.seen.get(name) {
@@ -230,7 +219,7 @@ impl LeasedGate<Table> for LockClient {
                 }
             };
         }
-        Err(busy(name))
+        Err(busy(name, "item"))
     }
 
     async fn is_left(

@@ -8,9 +8,9 @@ use crate::lock::{LockName, LockState};
 /// How often a change is decided again after a conflict before it is reported as a transient failure.
 pub(super) const MAX_CONFLICTS: usize = 100;
 
-/// The ledger is changed too often by others.
-pub(super) fn busy_ledger(name: &LockName) -> StoreError {
-    let reason = format!("{name}: too many other clients change the state of this lock at the same time");
+/// The `part` of a lock, such as its state, is changed too often by others.
+pub fn busy(name: &LockName, part: &str) -> StoreError {
+    let reason = format!("{name}: too many other clients change the {part} of this lock at the same time");
     StoreError::Unavailable { reason, maybe_applied: false, outlook: Outlook::Transient }
 }
 

@@ -15,7 +15,7 @@ use std::future::Future;
 use std::time::Duration;
 
 pub use self::plan::{Plan, Terms, plan, unsettled};
-use super::driver::{MAX_CONFLICTS, busy_ledger, states};
+use super::driver::{MAX_CONFLICTS, busy, states};
 use super::history;
 use super::observed::{Lifetime, Now, Observed};
 use super::store::{AnyReply, Decide, Done, EXHAUSTED, Purpose, Shape, Watch};
@@ -300,7 +300,7 @@ impl<S: EntryStore> Shape<S> for Entries {
             store.finish(purpose).await;
             return Ok(Done { value: plan.value, is_watched, fencing, lease, unwritten: plan.unwritten });
         }
-        Err(busy_ledger(name))
+        Err(busy(name, "state"))
     }
 
     async fn read(
@@ -364,7 +364,7 @@ async fn settle<S: EntryStore>(store: &mut S, name: &LockName, purpose: &Purpose
             }));
         }
     }
-    Err(busy_ledger(name))
+    Err(busy(name, "state"))
 }
 
 /// Changes the metadata, if it can be read.
@@ -389,5 +389,5 @@ pub async fn note<S: EntryStore>(
             return Ok(());
         }
     }
-    Err(busy_ledger(name))
+    Err(busy(name, "state"))
 }

@@ -32,6 +32,7 @@ pub mod waiting;
 
 pub use self::contender::Contender;
 pub use self::document::Occupant;
+pub use self::driver::busy;
 pub use self::observed::{Gate, GateLifetime, GateMode, Lifetime, Now, Observed, Turns};
 pub use self::store::{AnyReply, Decide, Decision, Done, EXHAUSTED, Effect, Purpose, Shape, Store, Watch};
 pub use self::value::{HolderEntry, Ledger, Unreadable, WaiterEntry};

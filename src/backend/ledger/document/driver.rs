@@ -6,7 +6,7 @@ use tokio::time::sleep;
 
 use super::gate::Observation;
 use super::{DocumentStore, Revision, Seen, Shortcut};
-use crate::backend::ledger::driver::{MAX_CONFLICTS, busy_ledger, states};
+use crate::backend::ledger::driver::{MAX_CONFLICTS, busy, states};
 use crate::backend::ledger::observed::{Gate, Now, Observed};
 use crate::backend::ledger::polling::behind;
 use crate::backend::ledger::queue::{newest_run, superseded};
@@ -203,7 +203,7 @@ impl<V: Clone> Documents<V> {
                 return Ok(Done { is_watched, ..Done::of(value) });
             }
         }
-        Err(busy_ledger(name))
+        Err(busy(name, "state"))
     }
 }
 
