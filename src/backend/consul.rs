@@ -27,17 +27,12 @@ use self::location::{Recipe, SHORTEST_LEASE};
 use super::admin::LockAdmin;
 use super::location::{Demand, Policy};
 use super::net::Address;
-use super::url::UrlError;
 use crate::backend;
-use crate::lock::{LockName, Mode};
+use crate::lock::Mode;
 
 impl backend::Location for Location {
     fn display(&self) -> &str {
         &self.display
-    }
-
-    fn check_name(&self, _: &LockName) -> Result<(), UrlError> {
-        Ok(())
     }
 
     fn keeps_leases(&self) -> bool {

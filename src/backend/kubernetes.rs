@@ -25,9 +25,7 @@ use std::time::Duration;
 pub use self::location::Location;
 use super::admin::LockAdmin;
 use super::location::{Demand, Policy};
-use super::url::UrlError;
 use crate::backend;
-use crate::lock::LockName;
 
 /// The server's clock shows whole seconds, and so does the lease that other programs see.
 const SHORTEST_LEASE: Duration = Duration::from_secs(5);
@@ -35,10 +33,6 @@ const SHORTEST_LEASE: Duration = Duration::from_secs(5);
 impl backend::Location for Location {
     fn display(&self) -> &str {
         &self.display
-    }
-
-    fn check_name(&self, _: &LockName) -> Result<(), UrlError> {
-        Ok(())
     }
 
     fn keeps_leases(&self) -> bool {

@@ -20,7 +20,6 @@ use super::admin::LockAdmin;
 use super::location::{Demand, Policy};
 use super::url::UrlError;
 use crate::backend;
-use crate::lock::LockName;
 
 impl backend::Location for Location {
     fn display(&self) -> &str {
@@ -29,10 +28,6 @@ impl backend::Location for Location {
 
     fn check_login(&self) -> Result<(), UrlError> {
         self.place.security.check_login(None)
-    }
-
-    fn check_name(&self, _: &LockName) -> Result<(), UrlError> {
-        Ok(())
     }
 
     fn keeps_leases(&self) -> bool {
