@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use self::lock_item::{Found, Item, digest_of};
-use super::table::{Table, Updated, date};
+use super::table::{Table, Updated};
 use crate::backend::StoreError;
 use crate::backend::admin::Removal;
 use crate::backend::ledger::dated::Dated;
@@ -52,7 +52,7 @@ impl LockClient {
 
     /// Notes what is there by a reply, and returns it.
     fn note(&mut self, name: &LockName, found: Found, reply: &Reply) -> Result<Found, StoreError> {
-        let (now, date) = (Moment::now(), date(reply)?);
+        let (now, date) = (Moment::now(), reply.server_time()?);
         let before = self.seen.get(name).filter(|seen| seen.found.version() == found.version());
         let since = before.map_or(now, |seen| seen.since);
         let is_free = match &found {

@@ -344,13 +344,5 @@ fn error_in(content: &Value) -> &str {
 
 /// Returns the item in a reply.
 pub(super) fn reading(item: Option<&Value>, reply: &Reply) -> Result<Reading<String>, StoreError> {
-    Ok(Reading { found: found(item), time: date(reply)?, sent: reply.sent })
-}
-
-/// Returns the store's time in a reply.
-///
-/// # Errors
-/// It has none.
-pub(super) fn date(reply: &Reply) -> Result<Duration, StoreError> {
-    reply.date().ok_or_else(|| StoreError::Config("the store's replies have no Date".into()))
+    Ok(Reading { found: found(item), time: reply.server_time()?, sent: reply.sent })
 }

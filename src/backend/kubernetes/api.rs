@@ -84,7 +84,7 @@ impl Api {
             _ => return Err(self.failure(&reply).await),
         };
         self.recognize();
-        Ok((lease, date(&reply)?, reply.sent))
+        Ok((lease, reply.server_time()?, reply.sent))
     }
 
     /// Writes a Lease: a new one, or one whose version is still that in the text. Returns it as it is stored; `None` if another
@@ -279,11 +279,6 @@ impl Status {
         let (reason, outlook) = (shown(&self.message), Outlook::Transient);
         StoreError::Unavailable { reason, maybe_applied: false, outlook }
     }
-}
-
-/// Returns the server's time in a reply.
-fn date(reply: &Reply) -> Result<Duration, StoreError> {
-    reply.date().ok_or_else(|| StoreError::Config("the server's replies have no Date".into()))
 }
 
 /// The error for a reply that Kubernetes does not send.

@@ -310,6 +310,14 @@ impl Reply {
         seconds(self.header(name)?)
     }
 
+    /// Returns the [`date`](Reply::date) of a server by whose clock leases count.
+    ///
+    /// # Errors
+    /// The reply has none.
+    pub fn server_time(&self) -> Result<Duration, StoreError> {
+        self.date().ok_or_else(|| StoreError::Config("the server's replies have no Date".into()))
+    }
+
     /// Returns how long the server asks its clients to wait (`Retry-After`).
     pub fn retry_after(&self) -> Option<Duration> {
         let value = self.header("retry-after")?;

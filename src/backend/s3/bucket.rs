@@ -1,7 +1,5 @@
 //! The requests to a bucket, and what its replies say.
 
-use std::time::Duration;
-
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest, Sha256};
@@ -192,14 +190,6 @@ impl Bucket {
             None => reply.failure(),
         }
     }
-}
-
-/// Returns the store's time in a reply.
-///
-/// # Errors
-/// It has none.
-pub(super) fn date(reply: &Reply) -> Result<Duration, StoreError> {
-    reply.date().ok_or_else(|| StoreError::Config("the store's replies have no Date".into()))
 }
 
 fn text(reply: &Reply) -> String {

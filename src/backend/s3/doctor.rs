@@ -3,7 +3,7 @@
 use std::slice::from_ref;
 use std::time::Duration;
 
-use super::bucket::{Bucket, date};
+use super::bucket::Bucket;
 use super::store::contender;
 use crate::backend::StoreError;
 use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question};
@@ -107,7 +107,7 @@ async fn properties(bucket: &mut Bucket, diagnosis: &Diagnosis) {
 async fn clock(bucket: &mut Bucket, key: &str, diagnosis: &Diagnosis) -> Result<(), StoreError> {
     diagnosis.begin("clock");
     let reply = bucket.get(key, None).await?;
-    let (date, modified) = (date(&reply)?, reply.time("last-modified").unwrap_or_default());
+    let (date, modified) = (reply.server_time()?, reply.time("last-modified").unwrap_or_default());
     let difference = date.abs_diff(modified);
     diagnosis.found(if difference > CLOCK_LAG {
         let shown = show(Duration::from_secs(difference.as_secs()));

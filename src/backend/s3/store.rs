@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use tokio::time::sleep;
 
-use super::bucket::{Bucket, NOT_MODIFIED, date};
+use super::bucket::{Bucket, NOT_MODIFIED};
 use super::location::Location;
 use crate::backend::StoreError;
 use crate::backend::diagnosis::Diagnosis;
@@ -51,7 +51,7 @@ fn reading(reply: &Reply) -> Result<Reading<String>, StoreError> {
             }
         }
     };
-    Ok(Reading { found, time: date(reply)?, sent: reply.sent })
+    Ok(Reading { found, time: reply.server_time()?, sent: reply.sent })
 }
 
 impl Dated for Bucket {
