@@ -22,9 +22,10 @@ mod store;
 mod table;
 
 pub use self::location::Location;
-use self::location::{Recipe, SHORTEST_LEASE};
+use self::location::Recipe;
 use super::admin::LockAdmin;
 use super::location::{Demand, Policy};
+use super::net::aws::SHORTEST_LEASE;
 use super::url::UrlError;
 use crate::backend;
 use crate::lock::{LockName, Mode};

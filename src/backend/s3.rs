@@ -15,9 +15,9 @@ mod policy;
 mod store;
 
 pub use self::location::Location;
-use self::location::SHORTEST_LEASE;
 use super::admin::LockAdmin;
 use super::location::{Demand, Policy};
+use super::net::aws::SHORTEST_LEASE;
 use super::url::UrlError;
 use crate::backend;
 

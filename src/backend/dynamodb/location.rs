@@ -1,18 +1,14 @@
 //! The location of a table and the keys of its locks, parsed from a URL without contacting the store.
 
-use std::time::Duration;
-
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 
 use crate::backend::net::COMMON;
-use crate::backend::net::aws::{Place, Service};
+use crate::backend::net::aws::{ENDPOINT, PROFILE, Place, Service};
 use crate::backend::options::Value::{Text, Word};
-use crate::backend::options::{Options, Table, UrlOption, of_access, of_lock, words};
+use crate::backend::options::{Options, Table, UrlOption, of_lock, words};
 use crate::backend::url::{Environment, Url, UrlError};
 use crate::lock::LockName;
 
-/// The store's clock shows whole seconds, and each renewal is a paid request.
-pub(super) const SHORTEST_LEASE: Duration = Duration::from_secs(10);
 /// What is encoded in the name of a lock: what separates it from the prefix, and marks an encoded character. A name then takes
 /// 600 bytes at most, ...
 const ENCODED: &AsciiSet = &CONTROLS.add(b'/').add(b'%');
@@ -25,11 +21,7 @@ const TABLE_NAME: std::ops::RangeInclusive<usize> = 3..=255;
 /// The service, the variable of its endpoint, and what is in it.
 const SERVICE: (&str, &str, &str) = ("dynamodb", "AWS_ENDPOINT_URL_DYNAMODB", "table");
 const OWN: &[UrlOption] = &[
-    of_lock(
-        "endpoint",
-        Text(""),
-        "The server, as `http://HOST[:PORT]` or `https://HOST[:PORT]`, if it is not AWS.",
-    ),
+    ENDPOINT,
     of_lock(
         "region",
         Text(""),
@@ -40,7 +32,7 @@ const OWN: &[UrlOption] = &[
         Word("dlock", &words(&Recipe::ALL)),
         "`lock-client` for the locks of AWS's lock client for Java.",
     ),
-    of_access("profile", Text(""), "The profile of AWS's configuration files to use."),
+    PROFILE,
 ];
 const OPTIONS: Table = &[OWN, COMMON];
 

@@ -17,7 +17,7 @@ mod xml;
 pub use self::client::Signed;
 pub use self::place::Place;
 pub use self::profile::{Profile, Settings};
-pub use self::service::{Service, partition, skew};
+pub use self::service::{ENDPOINT, PROFILE, SHORTEST_LEASE, Service, partition, skew};
 pub use self::signature::encoded;
 pub use self::xml::{element, elements};
 use super::Protocol;

@@ -1,20 +1,16 @@
 //! The location of a bucket and the keys of its locks, parsed from a URL without contacting the store.
 
-use std::time::Duration;
-
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 use sha2::{Digest, Sha256};
 
 use crate::backend::net::COMMON;
-use crate::backend::net::aws::{Place, Service, encoded};
+use crate::backend::net::aws::{ENDPOINT, PROFILE, Place, Service, encoded};
 use crate::backend::options::Value::{Either, Text};
 use crate::backend::options::{Options, Table, UrlOption, of_access, of_lock};
 use crate::backend::url::{Environment, Url, UrlError};
 use crate::hex;
 use crate::lock::LockName;
 
-/// The store's clock shows whole seconds, and each renewal is a paid request.
-pub(super) const SHORTEST_LEASE: Duration = Duration::from_secs(10);
 /// What the key of a lock ends with.
 const SUFFIX: &str = ".dlock";
 /// What is encoded in the name of a lock: what separates parts of a key, marks an encoded character, or has a meaning for
@@ -37,11 +33,7 @@ const DIGEST: &str = "%sha256=";
 /// The service, the variable of its endpoint, and what is in it.
 const SERVICE: (&str, &str, &str) = ("s3", "AWS_ENDPOINT_URL_S3", "bucket");
 const OWN: &[UrlOption] = &[
-    of_lock(
-        "endpoint",
-        Text(""),
-        "The server, as `http://HOST[:PORT]` or `https://HOST[:PORT]`, if it is not AWS.",
-    ),
+    ENDPOINT,
     of_lock("region", Text(""), "The region of the bucket."),
     of_access(
         "path_style",
@@ -49,7 +41,7 @@ const OWN: &[UrlOption] = &[
         "Whether requests name the bucket in their path, not in the host; yes by default with an endpoint, or for a bucket with \
          a dot.",
     ),
-    of_access("profile", Text(""), "The profile of AWS's configuration files to use."),
+    PROFILE,
 ];
 const OPTIONS: Table = &[OWN, COMMON];
 

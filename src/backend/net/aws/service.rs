@@ -6,11 +6,22 @@ use super::profile::Settings;
 use crate::backend::StoreError;
 use crate::backend::net::http::{Endpoint, Reply};
 use crate::backend::net::{Security, TlsSettings};
-use crate::backend::options::Options;
+use crate::backend::options::{Options, UrlOption, Value, of_access, of_lock};
 use crate::backend::url::{Environment, Host, Url, UrlError};
 use crate::clock::wall_micros;
 use crate::duration::show_distance;
 
+/// The store's clock shows whole seconds, and each renewal is a paid request.
+pub const SHORTEST_LEASE: Duration = Duration::from_secs(10);
+/// The option for another server than AWS's own, ...
+pub const ENDPOINT: UrlOption = of_lock(
+    "endpoint",
+    Value::Text(""),
+    "The server, as `http://HOST[:PORT]` or `https://HOST[:PORT]`, if it is not AWS.",
+);
+/// ... and for another profile than that of the environment.
+pub const PROFILE: UrlOption =
+    of_access("profile", Value::Text(""), "The profile of AWS's configuration files to use.");
 /// The region of a server that is not AWS's and does not say another one.
 const USUAL_REGION: &str = "us-east-1";
 
