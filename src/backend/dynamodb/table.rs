@@ -9,7 +9,7 @@ use super::location::Location;
 use crate::backend::ledger::dated::{Reading, Written};
 use crate::backend::ledger::polling::Shown;
 use crate::backend::net::Protocol;
-use crate::backend::net::aws::{Place, Signed, skew};
+use crate::backend::net::aws::{Place, Signed, expired, lacks_right, skewed};
 use crate::backend::net::http::{Client, Method, Reply, request, shown};
 use crate::backend::{Outlook, StoreError};
 use crate::clock::wall_micros;
@@ -295,16 +295,9 @@ impl Table {
         };
         match error.as_str() {
             NO_TABLE => self.missing(),
-            "InvalidSignatureException" | "RequestExpired" if is_skewed() => StoreError::Denied(format!(
-                "the signature is refused because this host's clock is {}: synchronize it (NTP)",
-                skew(&reply)
-            )),
-            "AccessDeniedException" => StoreError::Denied(format!(
-                "the credentials lack the right to dynamodb:{action} on the table {table} (see dlock doctor --policy): {said}"
-            )),
-            "ExpiredTokenException" => {
-                StoreError::Denied(format!("the credentials have expired ({error}): {said}"))
-            }
+            "InvalidSignatureException" | "RequestExpired" if is_skewed() => skewed(&reply),
+            "AccessDeniedException" => lacks_right(&format!("dynamodb:{action} on the table {table}"), &said),
+            "ExpiredTokenException" => expired(&error, &said),
             "InvalidSignatureException"
             | "UnrecognizedClientException"
             | "InvalidClientTokenId"

@@ -17,7 +17,9 @@ mod xml;
 pub use self::client::Signed;
 pub use self::place::Place;
 pub use self::profile::{Profile, Settings};
-pub use self::service::{ENDPOINT, PROFILE, SHORTEST_LEASE, Service, partition, skew};
+pub use self::service::{
+    ENDPOINT, PROFILE, SHORTEST_LEASE, Service, expired, lacks_right, partition, skewed,
+};
 pub use self::signature::encoded;
 pub use self::xml::{element, elements};
 use super::Protocol;

@@ -8,7 +8,7 @@ use super::location::Location;
 use crate::backend::StoreError;
 use crate::backend::ledger::polling::Shown;
 use crate::backend::net::Protocol;
-use crate::backend::net::aws::{Place, Signed, element, elements, encoded, skew};
+use crate::backend::net::aws::{Place, Signed, element, elements, encoded, expired, lacks_right, skewed};
 use crate::backend::net::http::{Client, Method, Reply, request, shown};
 use crate::lock::LockName;
 
@@ -166,17 +166,10 @@ impl Bucket {
             Some("NoSuchBucket") => StoreError::Config(format!(
                 "there is no bucket {bucket} in {region}: create it, or check its name and endpoint="
             )),
-            Some("RequestTimeTooSkewed") => StoreError::Denied(format!(
-                "the signature is refused because this host's clock is {}: synchronize it (NTP)",
-                skew(reply)
-            )),
+            Some("RequestTimeTooSkewed") => skewed(reply),
             Some("RequestTimeout") => StoreError::unanswered(format!("the request took too long: {said}")),
-            Some("AccessDenied") => StoreError::Denied(format!(
-                "the credentials lack the right to {action} in the bucket {bucket} (see dlock doctor --policy): {said}"
-            )),
-            Some(code @ ("ExpiredToken" | "InvalidToken" | "TokenRefreshRequired")) => {
-                StoreError::Denied(format!("the credentials have expired ({code}): {said}"))
-            }
+            Some("AccessDenied") => lacks_right(&format!("{action} in the bucket {bucket}"), &said),
+            Some(code @ ("ExpiredToken" | "InvalidToken" | "TokenRefreshRequired")) => expired(code, &said),
             Some(code) if matches!(reply.status.as_u16(), 401 | 403) => {
                 StoreError::Denied(format!("the store replies {}: {said}", shown(code)))
             }

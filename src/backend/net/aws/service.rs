@@ -122,12 +122,25 @@ pub fn partition(region: &str) -> &'static str {
     }
 }
 
-/// Returns how far the clock of this host is from the service's, in words.
-pub fn skew(reply: &Reply) -> String {
+/// Returns the error of a signature that is refused because of the clock of this host.
+pub fn skewed(reply: &Reply) -> StoreError {
     let now = Duration::from_micros(wall_micros());
-    match reply.date() {
+    let clock = match reply.date() {
         Some(date) if now > date => format!("{} ahead of the store's", show_distance(now - date)),
         Some(date) => format!("{} behind the store's", show_distance(date - now)),
         None => "not that of the store".to_owned(),
-    }
+    };
+    StoreError::Denied(format!(
+        "the signature is refused because this host's clock is {clock}: synchronize it (NTP)"
+    ))
+}
+
+/// Returns the error of credentials that lack the right to this, with what the service has `said`.
+pub fn lacks_right(to: &str, said: &str) -> StoreError {
+    StoreError::Denied(format!("the credentials lack the right to {to} (see dlock doctor --policy): {said}"))
+}
+
+/// Returns the error of credentials that have expired, by the service's name of it.
+pub fn expired(error: &str, said: &str) -> StoreError {
+    StoreError::Denied(format!("the credentials have expired ({error}): {said}"))
 }
