@@ -22,19 +22,20 @@ impl<S: Send + 'static> Worker<S> {
     /// Starts the thread.
     pub fn start(name: &str, state: S) -> Worker<S> {
         let (sender, jobs) = mpsc::channel::<Job<S>>();
-        let (give, given) = mpsc::channel::<S>();
+        // In a box: a channel makes room for several messages at once.
+        let (give, given) = mpsc::channel::<Box<S>>();
         let thread = std::thread::Builder::new().name(name.to_owned()).stack_size(STACK);
         let started = thread.spawn(move || {
             let state = given.recv().ok();
-            jobs.into_iter().try_fold(state?, |state, job| job(state))
+            jobs.into_iter().try_fold(*state?, |state, job| job(state))
         });
         let given = match started {
-            Ok(_) => give.send(state).map_err(|mpsc::SendError(state)| state),
-            Err(_) => Err(state),
+            Ok(_) => give.send(Box::new(state)).map_err(|mpsc::SendError(state)| state),
+            Err(_) => Err(Box::new(state)),
         };
         match given {
             Ok(()) => Worker::Thread(sender),
-            Err(state) => Worker::Here(Some(Box::new(state))),
+            Err(state) => Worker::Here(Some(state)),
         }
     }
 

@@ -129,7 +129,9 @@ impl Configuration {
             return self.alias(value, source.clone());
         }
         let scheme = value.split(':').next().unwrap_or_default();
-        if let Some(meant) = suggestion::backend(value).filter(|_| !registry::is_scheme(scheme)) {
+        if !registry::is_scheme(scheme)
+            && let Some(meant) = suggestion::backend(value)
+        {
             return Err(wrong_url(source, meant));
         }
         let url = Url::parse(value).map_err(|error| wrong_url(source, error))?;

@@ -51,7 +51,7 @@ pub struct RunArguments {
 
     /// Run this command string with /bin/sh -c
     #[arg(short = 'c', value_name = "SHELL TEXT", help_heading = "Command")]
-    pub shell: Option<OsString>,
+    pub shell: Vec<OsString>,
 
     #[command(flatten)]
     pub settings: Settings,
@@ -211,11 +211,14 @@ fn refuse_flock_options(arguments: &RunArguments) -> Result<(), Failure> {
 
 /// Returns the command as typed: after `--`, or the shell text of `-c`.
 fn command(arguments: &RunArguments) -> Result<Vec<OsString>, Failure> {
-    match (&arguments.command, &arguments.shell) {
-        (Some(_), Some(_)) => Err(Failure::usage("-c and -- contradict each other: give the command once")),
-        (Some(command), None) if !command.is_empty() => Ok(command.clone()),
-        (None, Some(text)) => Ok(vec!["/bin/sh".into(), "-c".into(), text.clone()]),
-        (_, None) => Err(Failure::usage(format!("no command: did you mean: {}", arguments.meant))),
+    match (&arguments.command, arguments.shell.as_slice()) {
+        (_, [_, _, ..]) => {
+            Err(Failure::usage("the argument '-c <SHELL TEXT>' cannot be used multiple times"))
+        }
+        (Some(_), [_]) => Err(Failure::usage("-c and -- contradict each other: give the command once")),
+        (Some(command), []) if !command.is_empty() => Ok(command.clone()),
+        (None, [text]) => Ok(vec!["/bin/sh".into(), "-c".into(), text.clone()]),
+        (_, []) => Err(Failure::usage(format!("no command: did you mean: {}", arguments.meant))),
     }
 }
 
@@ -275,7 +278,7 @@ pub fn known(
 ) -> (Vec<LockName>, Option<String>) {
     // If no command was found, an apparent name may be part of it.
     let has_command =
-        arguments.shell.is_some() || arguments.command.as_ref().is_some_and(|words| !words.is_empty());
+        !arguments.shell.is_empty() || arguments.command.as_ref().is_some_and(|words| !words.is_empty());
     let names = match Asked::of(arguments).ok().filter(|_| has_command) {
         Some(Asked::All(names)) => names,
         Some(any) => configuration

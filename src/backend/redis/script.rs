@@ -72,9 +72,9 @@ macro_rules! script {
     }};
 }
 
-static CLAIM: Script = script!(source::CLAIM, "19b01f41b1411b5a12be3e9abdfe9e005436bccd");
-static HOLD: Script = script!(source::HOLD, "c15fd373c12dbdd870bdb63e073a9758c4359821");
-static ADMINISTER: Script = script!(source::ADMINISTER, "dc868cbf06705694a1847b462ddc9e40b2db22ff");
+static CLAIM: Script = script!(source::CLAIM, "5f2571a8ca8830c91774e2d5590733ca25dd27f7");
+static HOLD: Script = script!(source::HOLD, "513a759fc2bb48ccc38bd743b693fb6490023ab0");
+static ADMINISTER: Script = script!(source::ADMINISTER, "4666de6b2f0627fc9355cf6b7155ff05bb31606d");
 pub(super) static LOOK: Script = script!(source::LOOK, "53e15c4c523ef8addb0514c4dac7e3bf630ef24b");
 
 /// The first `N` bytes of a source without comments and indentation, and its whole length without them.

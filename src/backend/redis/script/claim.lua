@@ -183,8 +183,8 @@ local function claim_in_order()
     end
     place = (call('ZRANK', queue, token) or -1) + 1
   else
-    local _, until_, held, occupied_slots, many, all = turn(nil, wants, of)
-    if all and fits(wants, of, held, occupied_slots, many) then
+    local _, until_, held, occupied_slots, many, called = turn(nil, wants, of)
+    if call('ZCARD', queue) == called and fits(wants, of, held, occupied_slots, many) then
       return grant()
     end
     promised = until_

@@ -36,7 +36,7 @@ end
 -- The reply to a claim that is granted.
 local function granted(fencing, slot, undated)
   add_to_index(request.lease)
-  read_lock()
+  track_lock()
   return {
     outcome = 'granted', fencing = fencing, lease = request.ttl, slot = tonumber(slot), undated = undated,
     eviction = eviction_policy()

@@ -14,7 +14,7 @@ local function renew()
   extend_lock(request.lease)
   add_to_index(request.lease)
   local revocation = call('HGET', holder, 'r:' .. token)
-  read_lock()
+  track_lock()
   return {outcome = 'renewed', revocation = revocation or nil}
 end
 

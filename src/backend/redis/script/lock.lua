@@ -117,6 +117,11 @@ local function read_lock()
   return type(fields) == 'table' and fields or fields ~= 0
 end
 
+-- Reads something of the lock after the last change of it, so that the client is told of the next one (CLIENT TRACKING).
+local function track_lock()
+  try(recipe.channel and 'HLEN' or 'STRLEN', lock)
+end
+
 local own_type = recipe.channel and 'hash' or 'string'
 local key_type, value = own_type, read_lock()
 if type(value) == 'table' then

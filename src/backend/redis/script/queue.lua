@@ -111,13 +111,13 @@ end
 -- of them that claims has the next one called. Waiters that did not claim in time, or that cannot be reached, lose their
 -- queue position. `me` is not called but granted. `wants` and `many`: the mode and the slots of the claim of this
 -- request, if it has one; it stands in the queue as `me`, or behind the queue. Returns whether the claim is granted; until
--- when a waiter ahead may claim; the mode held, the slots taken and the number of slots then; and whether all waiters
--- have been called. While the lock is frozen, nobody is called or granted, and nobody loses a position here; a waiter that
--- cannot be reached may, when another one leaves (`notify_next`).
+-- when a waiter ahead may claim; the mode held, the slots taken and the number of slots then; and the number of waiters that
+-- are called. While the lock is frozen, nobody is called or granted, and nobody loses a position here; a waiter that cannot
+-- be reached may, when another one leaves (`notify_next`).
 local function turn(me, wants, many)
   local held, occupied_slots, of = mode, used, slots
   if frozen() then
-    return false, 0, held, occupied_slots, of, false
+    return false, 0, held, occupied_slots, of, -1
   end
   local place, called, late, granted_now, promised = 0, false, false, false, 0
   while true do
@@ -151,7 +151,7 @@ local function turn(me, wants, many)
   if called then
     notify_behind(place, me)
   end
-  return granted_now, promised, held, occupied_slots, of, call('ZCARD', queue) == place
+  return granted_now, promised, held, occupied_slots, of, place
 end
 
 -- Calls the waiters whose turn it is, and removes the lock from the index if it has no user left and is not frozen.

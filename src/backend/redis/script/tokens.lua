@@ -18,9 +18,10 @@ end
 -- Stores the last fencing token. A counter that is ahead of the server's time, such as one that was raised, must not
 -- expire: a new one starts at that time.
 local function set_counter(last, life)
-  call('SET', counter, string.format('%.0f', last))
   if life ~= 0 and last < now * 1000 + life * 500 then
-    call('PEXPIRE', counter, life)
+    call('SET', counter, string.format('%.0f', last), 'PX', life)
+  else
+    call('SET', counter, string.format('%.0f', last))
   end
 end
 
