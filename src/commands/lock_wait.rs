@@ -25,8 +25,8 @@ use crate::report::{Reporter, WaitLine};
 use crate::settings::StoreTarget;
 
 /// dlock stops waiting for the store and the guard process this long after the request to end. What follows
-/// (a note in the history, the end of the guard process) is bounded too: dlock is gone within 2 s.
-const LEAVE_WITHIN: Duration = Duration::from_millis(1_300);
+/// (a note in the history, the end of the guard process) is bounded too: dlock is gone within a second.
+const LEAVE_WITHIN: Duration = Duration::from_millis(900);
 /// Stores round leases to units of their own.
 const ROUNDED: Duration = Duration::from_millis(10);
 

@@ -3,11 +3,13 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::future::{LocalBoxFuture, join_all};
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::{Mutex, MutexGuard, mpsc, watch};
+use tokio::time::timeout;
 
 use super::acquire::{self, Limits, NotGranted, WaitContext, acquire, clean_up};
 use super::keeper::{Event, LeaseState, keep};
@@ -15,6 +17,9 @@ use super::validity::{Terms, Validity};
 use crate::backend::{Backend, Hazard, StoreError, io_text};
 use crate::clock::Moment;
 use crate::lock::{Claim, Grant, LockName};
+
+/// How long it may take to give locks back when the store has failed: dlock ends within its time-outs and another second.
+const GIVE_BACK_AFTER_FAILURE: Duration = Duration::from_millis(600);
 
 /// A claim and the store that it is made on.
 pub struct Lock {
@@ -211,7 +216,12 @@ async fn attempt_all<'a>(
             },
         };
         drop(keepers);
-        give_back(held.iter().map(|held| held.lock)).await;
+        let giving_back = give_back(held.iter().map(|held| held.lock));
+        match &why {
+            // All locks are in one store, and that has just failed.
+            Some(NotGranted::Failed(_)) => drop(timeout(GIVE_BACK_AFTER_FAILURE, giving_back).await),
+            _ => giving_back.await,
+        }
         if let None | Some(NotGranted::Revoked(_)) = &why {
             // The attempt that was aborted may have left a queue position.
             clean_up(&mut **lock.backend(), &lock.claim).await;

@@ -9,7 +9,7 @@ use super::SHORTEST_INTERVAL;
 use super::acquire::timed_out;
 use super::validity::{Terms, Validity};
 use crate::backend::{Backend, Change, Loss, Renewal, StoreError};
-use crate::clock::{Alarm, Moment, WallClockWatch};
+use crate::clock::{Alarm, Moment, WallClockWatch, wall_micros};
 use crate::lock::{Claim, Revocation};
 use crate::random::jitter;
 
@@ -51,6 +51,9 @@ impl LeaseState {
 /// once needs none.
 const BEGIN_AFTER: Duration = Duration::from_millis(50);
 
+/// The wall clock was set if it has moved by more than this meanwhile.
+const SET_BY: Duration = Duration::from_millis(100);
+
 /// A lock without a lease is checked at least this often.
 pub const LONGEST_UNWATCHED: Duration = Duration::from_secs(10);
 
@@ -73,7 +76,7 @@ pub async fn keep(
     mut check_now: watch::Receiver<()>,
 ) {
     let mut validity = lease_state.validity;
-    let mut clocks = Clocks::default();
+    let mut clocks = Clocks::new();
     let mut due = due_after(validity, terms);
     let mut pause = MIN_PAUSE;
     let mut is_failing = false;
@@ -121,13 +124,20 @@ pub async fn keep(
 }
 
 /// The descriptors that wake a keeper. Started late, so that they are in nobody's way.
-#[derive(Default)]
-struct Clocks(Option<(Alarm, WallClockWatch)>);
+struct Clocks {
+    started: Option<(Alarm, WallClockWatch)>,
+    /// By how much the wall clock was ahead of [`Moment`] when the keeper began.
+    ahead: Duration,
+}
 
 impl Clocks {
+    fn new() -> Clocks {
+        Clocks { started: None, ahead: wall_clock_ahead() }
+    }
+
     /// Waits until this moment, or until the wall clock is set. Dropping the future loses nothing.
     async fn until(&mut self, due: Moment) {
-        let (alarm, wall_clock) = match &self.0 {
+        let (alarm, wall_clock) = match &self.started {
             Some(started) => started,
             None => {
                 if due > Moment::now() + BEGIN_AFTER {
@@ -135,7 +145,11 @@ impl Clocks {
                 }
                 // An alarm is required in every case: a lock without a lease has no deadline that would end its command.
                 let alarm = Alarm::new().unwrap_or_else(|_| Alarm::without_descriptor());
-                self.0.insert((alarm, WallClockWatch::start()))
+                let started = self.started.insert((alarm, WallClockWatch::start()));
+                if self.ahead.abs_diff(wall_clock_ahead()) > SET_BY {
+                    return;
+                }
+                started
             }
         };
         tokio::select! {
@@ -143,6 +157,10 @@ impl Clocks {
             () = wall_clock.was_set() => {}
         }
     }
+}
+
+fn wall_clock_ahead() -> Duration {
+    Duration::from_micros(wall_micros()).saturating_sub(Moment::now().since_boot())
 }
 
 /// Returns when the next renewal is due. A lock without a lease is checked as often as a lease of the requested length

@@ -117,6 +117,7 @@ fn a_lock_lost_while_the_wall_clock_stood_still_is_noticed_when_the_clock_is_set
     let clocks = Clocks::new(fixture.place());
     let mut run = fixture.witness_of(clocks.of(fixture.run()));
     fixture.command(&["SET", &fixture.key(), "somebody else"]);
+    clocks.set_wall(HOUR);
     clocks.tell_that_it_was_set();
     let output = run.wait_within(Duration::from_secs(10));
     fixture.assert_reports_loss(&output);
