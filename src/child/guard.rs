@@ -160,7 +160,7 @@ impl Guard {
         self.act(Input::Tick);
         self.settle();
         self.measure();
-        self.wake_dlock();
+        self.wake_late_dlock();
         self.keep_standby();
         let pause = self.kill_pass().or_else(|| self.termination_pass());
         self.dlock.flush();

@@ -65,6 +65,11 @@ pub fn is_ignored(signal: i32) -> bool {
     Disposition::of(signal).is_ok_and(|disposition| disposition.is_ignore())
 }
 
+/// Returns whether the signal stops this process, unless it is handled.
+pub fn stops(signal: i32) -> bool {
+    while_waiting(signal) == WhileWaiting::Stop && !is_ignored(signal)
+}
+
 /// Returns whether the signal asks the command to end. One that was ignored when dlock started (as under nohup) does not: the
 /// command ignores it, too.
 pub fn asks_to_end(signal: i32) -> bool {
@@ -75,10 +80,23 @@ pub fn asks_to_end(signal: i32) -> bool {
 /// `timeout(1)` signals its child before its own process group.
 const COPIES_WITHIN: Duration = Duration::from_millis(200);
 
-/// Returns whether a terminating signal that arrives now is a second request to end, and not a copy of the first one, which
-/// arrived at that moment.
-pub fn is_second(first: Moment) -> bool {
-    Moment::now() - first >= COPIES_WITHIN
+/// The signals by which dlock was asked to end.
+#[derive(Default)]
+pub struct EndRequests {
+    first: Option<Moment>,
+}
+
+impl EndRequests {
+    /// Notes such a signal. Returns whether it is a second request, and not a copy of the first one.
+    pub fn note(&mut self) -> bool {
+        let now = Moment::now();
+        now - *self.first.get_or_insert(now) >= COPIES_WITHIN
+    }
+
+    /// Returns whether there was one.
+    pub fn has_any(&self) -> bool {
+        self.first.is_some()
+    }
 }
 
 /// The signal that dlock sends first when it has to stop the command; SIGKILL follows.

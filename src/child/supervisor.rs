@@ -191,10 +191,9 @@ impl Supervisor {
         self.guard_kills
     }
 
-    /// Returns whether the command is stopped, or gone, as far as that can be seen.
+    /// Returns whether the command is stopped, as far as that can be seen.
     pub fn is_command_stopped(&self) -> bool {
-        let state = self.command.and_then(procfs::state_of);
-        state.is_none_or(|state| matches!(state, 'T' | 't'))
+        !procfs::is_usable() || self.command.is_some_and(procfs::is_stopped)
     }
 
     /// The tree has to be stopped now: a guard that cannot do that must be detected soon, and one that has not read its

@@ -10,7 +10,7 @@ use super::hold::persistent;
 use super::{execute, notices_about, print, within};
 use crate::backend::StoreError;
 use crate::backend::admin::{Frozen, LockAdmin};
-use crate::child::signals::{self, Source};
+use crate::child::signals::{self, EndRequests, Source};
 use crate::clock::Moment;
 use crate::exit::{Exit, Failure, FailureKind};
 use crate::identity;
@@ -52,15 +52,19 @@ async fn run(plan: &FreezePlan, reporter: &Reporter) -> Result<Exit, Failure> {
         is_announced: false,
         printed: Exit::SUCCESS,
     };
+    let mut requests = EndRequests::default();
     let end = tokio::select! {
         biased;
-        signal = super::ended_by(&signals) => End::Undone(Ok(Exit::Signal(signal))),
+        signal = super::ended_by(&signals) => {
+            requests.note();
+            End::Undone(Ok(Exit::Signal(signal)))
+        }
         end = freezing.freeze_and_wait() => end,
     };
     match end {
         End::Done(result) => result,
         End::Undone(result) => {
-            freezing.give_up(&signals).await;
+            freezing.give_up(&signals, requests).await;
             result
         }
     }
@@ -261,7 +265,7 @@ impl Freezing<'_> {
     }
 
     /// Removes the freezes of this request, within the time of one request, or until a second signal.
-    async fn give_up(&mut self, signals: &Source) {
+    async fn give_up(&mut self, signals: &Source, mut requests: EndRequests) {
         // A request may have been given up halfway.
         let mut store = self.plan.target.store.open();
         let (mut left, limit) = (std::mem::take(&mut self.requested), self.plan.target.connect_timeout);
@@ -283,11 +287,10 @@ impl Freezing<'_> {
             }
             Ok(())
         };
-        let begin = Moment::now();
         let insisted = async {
             loop {
                 super::ended_by(signals).await;
-                if signals::is_second(begin) {
+                if requests.note() {
                     return;
                 }
             }

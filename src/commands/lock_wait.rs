@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::older_holder::OlderHolder;
 use super::or_never;
 use crate::backend::{Busy, Refusal, StoreError};
-use crate::child::signals::{self, Source, WhileWaiting};
+use crate::child::signals::{self, EndRequests, Source, WhileWaiting};
 use crate::child::{Event, Supervisor, sys};
 use crate::clock::{Alarm, Moment};
 use crate::identity::is_our_ancestor;
@@ -26,7 +26,7 @@ use crate::settings::StoreTarget;
 
 /// dlock stops waiting for the store and the guard process this long after the request to end. What follows
 /// (a note in the history, the end of the guard process) is bounded too: dlock is gone within a second.
-const LEAVE_WITHIN: Duration = Duration::from_millis(900);
+const LEAVE_WITHIN: Duration = Duration::from_millis(800);
 /// Stores round leases to units of their own.
 const ROUNDED: Duration = Duration::from_millis(10);
 
@@ -72,8 +72,6 @@ enum Reaction {
 /// The end of an interrupted wait.
 struct Leaving {
     why: Interruption,
-    /// When the first signal arrived that is a reason to end.
-    signalled: Option<Moment>,
     by: Instant,
 }
 
@@ -144,6 +142,7 @@ impl<'a> LockWait<'a> {
             on_failure: &mut on_failure,
         };
         let mut leaving: Option<Leaving> = None;
+        let mut requests = EndRequests::default();
         let mut all_busy = Vec::new();
         let granted = {
             let attempt = async {
@@ -172,7 +171,7 @@ impl<'a> LockWait<'a> {
                     arrival = self.signals.next() => {
                         // dlock may be stopped or terminated now; and continued in the foreground or background.
                         line.clear();
-                        let reaction = self.on_signal(arrival.signal, &mut supervisor, &mut leaving)?;
+                        let reaction = self.on_signal(arrival.signal, &mut supervisor, &mut leaving, &mut requests)?;
                         report_at = report_at.min(Moment::now() + line.interval());
                         reaction
                     }
@@ -203,8 +202,7 @@ impl<'a> LockWait<'a> {
                             kill = Some(Box::pin(supervisor.kill_tree(|_| {})));
                         }
                         let by = Instant::now() + LEAVE_WITHIN;
-                        let leaving = leaving.get_or_insert(Leaving { why, signalled: None, by });
-                        leaving.signalled = leaving.signalled.or_else(|| is_signal.then(Moment::now));
+                        leaving.get_or_insert(Leaving { why, by });
                         give_up.cancel();
                     }
                 }
@@ -272,6 +270,7 @@ impl<'a> LockWait<'a> {
         signal: i32,
         supervisor: &mut Option<&mut Supervisor>,
         leaving: &mut Option<Leaving>,
+        requests: &mut EndRequests,
     ) -> Result<Reaction, Interruption> {
         if signal == libc::SIGCHLD {
             // Stopped with dlock's process group, before it had left that. The command does not run yet.
@@ -292,10 +291,11 @@ impl<'a> LockWait<'a> {
         match signals::while_waiting(signal) {
             WhileWaiting::Stop if leaving.is_none() => sys::raise_default(signal),
             WhileWaiting::End => {
-                match leaving.take_if(|leaving| leaving.signalled.is_some_and(signals::is_second)) {
-                    Some(leaving) => return Err(leaving.why),
-                    None => return Ok(Reaction::End(Interruption::Signal(signal))),
-                }
+                let is_second = requests.note();
+                return match leaving.take_if(|_| is_second) {
+                    Some(leaving) => Err(leaving.why),
+                    None => Ok(Reaction::End(Interruption::Signal(signal))),
+                };
             }
             _ => {}
         }

@@ -64,7 +64,7 @@ pub struct WaitContext<'a> {
 }
 
 /// How long to wait for the reply to a request in flight after a cancellation.
-const CANCEL_GRACE: Duration = Duration::from_millis(800);
+const CANCEL_GRACE: Duration = Duration::from_millis(700);
 /// How long the removal of a claim may take if it is unknown whether the store has it.
 const CLEAN_UP: Duration = Duration::from_millis(400);
 /// Likewise, if the store has it: what is left behind would exclude everybody until its lease ends.

@@ -218,8 +218,10 @@ async fn attempt_all<'a>(
         drop(keepers);
         let giving_back = give_back(held.iter().map(|held| held.lock));
         match &why {
-            // All locks are in one store, and that has just failed.
-            Some(NotGranted::Failed(_)) => drop(timeout(GIVE_BACK_AFTER_FAILURE, giving_back).await),
+            // All locks are in one store, and that has just failed to reply.
+            Some(NotGranted::Failed(StoreError::Unavailable { .. })) => {
+                drop(timeout(GIVE_BACK_AFTER_FAILURE, giving_back).await)
+            }
             _ => giving_back.await,
         }
         if let None | Some(NotGranted::Revoked(_)) = &why {

@@ -72,9 +72,9 @@ macro_rules! script {
     }};
 }
 
-static CLAIM: Script = script!(source::CLAIM, "5f2571a8ca8830c91774e2d5590733ca25dd27f7");
-static HOLD: Script = script!(source::HOLD, "513a759fc2bb48ccc38bd743b693fb6490023ab0");
-static ADMINISTER: Script = script!(source::ADMINISTER, "4666de6b2f0627fc9355cf6b7155ff05bb31606d");
+static CLAIM: Script = script!(source::CLAIM, "a936cb36d7a4655931d3a20b2b90741f561d1be1");
+static HOLD: Script = script!(source::HOLD, "7f47481a7930c70b5d57d5c29a73cab8bef85382");
+static ADMINISTER: Script = script!(source::ADMINISTER, "bdbb73698c31a2e7d408737fd3d085ef6a287050");
 pub(super) static LOOK: Script = script!(source::LOOK, "53e15c4c523ef8addb0514c4dac7e3bf630ef24b");
 
 /// The first `N` bytes of a source without comments and indentation, and its whole length without them.

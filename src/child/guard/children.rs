@@ -68,10 +68,12 @@ impl Guard {
                 return self.signal_command(libc::SIGCONT);
             }
             Change::Stopped(signal) => return self.report(Event::Stopped(signal)),
-            Change::Continued => self.report(Event::Continued),
+            Change::Continued => {
+                self.report(Event::Continued);
+                self.wake_dlock_until = Some(Moment::now() + STOPS_WITHIN);
+            }
             Change::Exited(_) | Change::Killed(_) => {}
         }
-        self.wake_dlock_until = Some(Moment::now() + STOPS_WITHIN);
         self.wake_dlock();
         if let Some(ended) = ended {
             let is_interrupted = self.terminal_witness.has_seen_end_signal();
@@ -87,16 +89,20 @@ impl Guard {
     }
 
     /// On a terminal, dlock stops itself when the command is stopped, for the shell to see. If another process
-    /// continues or ends only the command, dlock would stay stopped, so the guard continues it, also if dlock is about to stop.
-    pub(super) fn wake_dlock(&mut self) {
-        self.wake_dlock_until.take_if(|until| Moment::now() >= *until);
-        if self.wake_dlock_until.is_none() || self.command.is_stopped {
-            return;
-        }
+    /// continues or ends only the command, dlock would stay stopped, so the guard continues it.
+    fn wake_dlock(&self) {
         let dlock = nix::unistd::getppid().as_raw();
         let by_others = !self.stop.is_stopping() && !self.dlock.is_gone();
         if by_others && self.terminal.exists() && dlock > 1 && procfs::state_of(dlock) == Some('T') {
             let _ = sys::kill(dlock, libc::SIGCONT);
+        }
+    }
+
+    /// Does so as well if dlock has stopped itself because of a stop that was over by then.
+    pub(super) fn wake_late_dlock(&mut self) {
+        self.wake_dlock_until.take_if(|until| Moment::now() >= *until);
+        if self.wake_dlock_until.is_some() && !self.command.is_stopped && !self.command.is_reaped {
+            self.wake_dlock();
         }
     }
 }

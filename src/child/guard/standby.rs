@@ -19,6 +19,10 @@ use crate::priority;
 const PEER_IS_LATE: Duration = Duration::from_millis(1500);
 /// How long the standby process waits before it looks at the clock again.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+/// What the guard writes to the standby process: it may exit, ...
+const DISMISSED: [u8; 1] = *b".";
+/// ... or the guard has begun to kill the tree.
+const KILLING: [u8; 1] = *b"k";
 /// The pause between two walks.
 const BETWEEN_WALKS: Duration = Duration::from_millis(5);
 
@@ -29,7 +33,8 @@ pub(super) struct Standby {
     check_at: Option<Moment>,
     /// Its pid, until it is reaped.
     pid: Option<i32>,
-    dismissal: Option<PipeWriter>,
+    /// To it.
+    words: Option<PipeWriter>,
     /// The number of walks in a row that have found nothing else: one proves nothing, because a process may be between two
     /// parents.
     empty_walks: u32,
@@ -95,10 +100,17 @@ impl Standby {
         }
     }
 
+    /// Notes that the guard kills the tree: the standby process leaves it that until the tree must be dead.
+    pub(super) fn note_killing(&mut self) {
+        if let Some(words) = &mut self.words {
+            let _ = words.write_all(&KILLING);
+        }
+    }
+
     /// Lets the standby process exit without doing anything.
     fn dismiss(&mut self) {
-        if let Some(mut dismissal) = self.dismissal.take() {
-            let _ = dismissal.write_all(b".");
+        if let Some(mut words) = self.words.take() {
+            let _ = words.write_all(&DISMISSED);
         }
     }
 
@@ -110,18 +122,18 @@ impl Standby {
         cgroup: Option<&Cgroup>,
         deadlines: Option<Deadlines>,
     ) -> io::Result<()> {
-        let (mut dismissal, writer) = io::pipe()?;
+        let (mut words, writer) = io::pipe()?;
         match sys::fork()? {
             ForkResult::Parent { child } => {
                 self.pid = Some(child.as_raw());
-                self.dismissal = Some(writer);
+                self.words = Some(writer);
                 Ok(())
             }
             ForkResult::Child => {
                 drop(writer);
                 let _ = setsid();
                 priority::raise_session();
-                if !is_dismissed(&mut dismissal, &orphans, deadlines) {
+                if !is_dismissed(&mut words, &orphans, deadlines) {
                     kill(orphans, cgroup);
                 }
                 sys::exit_now(0)
@@ -132,27 +144,34 @@ impl Standby {
 
 /// Waits for the dismissal, or until the guard should have killed the tree; returns whether it was dismissed. Not in one step: the
 /// time that `poll(2)` counts stands still while the host is suspended, and a timer would need a descriptor.
-fn is_dismissed(dismissal: &mut PipeReader, orphans: &Tree, deadlines: Option<Deadlines>) -> bool {
-    let mut reserve = Duration::ZERO;
-    let mut measured_at = None;
-    while let Some(deadlines) = deadlines {
-        let (from, interval) = deadlines.measure_from();
-        if measured_at.map_or(from, |at| at + interval) <= Moment::now() {
-            let cost;
-            (reserve, cost) = orphans.reserve(reserve, deadlines.takeover_for(reserve));
-            measured_at = Some(Moment::now() + cost * 10);
+fn is_dismissed(words: &mut PipeReader, orphans: &Tree, deadlines: Option<Deadlines>) -> bool {
+    let (mut reserve, mut measured_at, mut guard_kills) = (Duration::ZERO, None, false);
+    loop {
+        let mut pause = PollTimeout::NONE;
+        if let Some(deadlines) = deadlines {
+            let (from, interval) = deadlines.measure_from();
+            if measured_at.map_or(from, |at| at + interval) <= Moment::now() {
+                let cost;
+                (reserve, cost) = orphans.reserve(reserve, deadlines.takeover_for(reserve));
+                measured_at = Some(Moment::now() + cost * 10);
+            }
+            let until = if guard_kills { deadlines.dead } else { deadlines.takeover_for(reserve) };
+            let left = until.saturating_since(Moment::now());
+            if left.is_zero() {
+                return false;
+            }
+            pause = PollTimeout::try_from(left.min(LONGEST_PAUSE)).unwrap_or(PollTimeout::ZERO);
         }
-        let left = deadlines.takeover_for(reserve).saturating_since(Moment::now());
-        if left.is_zero() {
-            return false;
+        if poll(&mut [PollFd::new(words.as_fd(), PollFlags::POLLIN)], pause) == Ok(0) {
+            continue;
         }
-        let pause = PollTimeout::try_from(left.min(LONGEST_PAUSE)).unwrap_or(PollTimeout::ZERO);
-        if poll(&mut [PollFd::new(dismissal.as_fd(), PollFlags::POLLIN)], pause).is_ok_and(|ready| ready > 0)
-        {
-            break;
+        let mut word = [0];
+        match words.read(&mut word) {
+            Ok(1) if word == KILLING => guard_kills = true,
+            Ok(count) => return count > 0,
+            Err(_) => return false,
         }
     }
-    dismissal.read(&mut [0]).is_ok_and(|count| count > 0)
 }
 
 /// Dead processes stay zombies, because the process that inherits them is stopped.

@@ -101,8 +101,9 @@ impl Guard {
     pub(super) fn start_killing(&mut self) {
         self.terminating = None;
         self.report(Event::Killing);
-        // dlock checks soon after the deadline that it has been reported.
+        // dlock checks soon after the deadline that it has been reported; if dlock is stopped, the standby process does.
         self.dlock.flush();
+        self.standby.note_killing();
         let killer = Killer::begin(self.tree(), self.cgroup.as_ref());
         self.signal_command(libc::SIGKILL);
         self.killing = Some(Killing {

@@ -10,8 +10,7 @@ use tokio::time::timeout;
 use super::Run;
 use super::supervised::{Stopped, Supervised};
 use crate::backend::{Ending, Release, StoreError};
-use crate::child::signals::{self, WhileWaiting};
-use crate::child::{Supervisor, sys};
+use crate::child::{Supervisor, signals, sys};
 use crate::clock::Moment;
 use crate::commands::{hold, within};
 use crate::exit::{Failure, FailureKind};
@@ -66,7 +65,7 @@ impl Run<'_> {
         };
         let releases = join_all((0..held.len()).map(one));
         tokio::pin!(releases);
-        let mut first_signal = None;
+        let mut requests = signals::EndRequests::default();
         loop {
             tokio::select! {
                 biased;
@@ -76,18 +75,16 @@ impl Run<'_> {
                         // The lock that we stay for may have been revoked.
                         recheck.notify_waiters();
                     }
-                    if signals::while_waiting(arrival.signal) == WhileWaiting::Stop {
+                    if signals::stops(arrival.signal) {
                         sys::raise_default(arrival.signal);
                     }
-                    let asks_to_end = signals::asks_to_end(arrival.signal);
-                    let is_second = asks_to_end && first_signal.is_some_and(signals::is_second);
-                    first_signal = first_signal.or_else(|| asks_to_end.then(Moment::now));
+                    let is_second = signals::asks_to_end(arrival.signal) && requests.note();
                     let stays_on = stays.iter().any(Cell::get);
                     if stays_on && arrival.signal == libc::SIGCHLD {
                         // One of the background processes that live on.
                         supervisor.reap();
                     }
-                    if is_second || first_signal.is_some() && stays_on {
+                    if is_second || requests.has_any() && stays_on {
                         return held.iter().zip(&stays).map(|(_, stays)| match stays.get() {
                             true => Ok(Release::Kept),
                             false => Err(StoreError::unanswered("interrupted by a signal")),
@@ -167,10 +164,8 @@ impl Run<'_> {
             if backend.fails_over() {
                 bound = bound.min(longest_try);
             }
-            if let Some(ends) = ends {
-                // After the end of the lease there is nothing to release.
-                bound = bound.min((ends - Moment::now()).max(SHORTEST_TRY));
-            }
+            // After the end of the lease there is nothing to release.
+            bound = bound.min((until - Moment::now()).max(SHORTEST_TRY));
             let success = supervised.success.map(|granted_at| Moment::now() - granted_at);
             // Meanwhile this process may have kept the lock.
             record.held_ms = held_ms.map(|ms| ms + milliseconds(Moment::now() - began));
@@ -181,7 +176,7 @@ impl Run<'_> {
             match within(bound, attempt).await {
                 Ok(Release::NotYet(_)) if is_lost && is_kept => is_kept = false,
                 Ok(Release::NotYet(again)) if !is_lost => {
-                    uncertain = false;
+                    (uncertain, longest_try) = (false, FIRST_TRY);
                     is_recorded |= !rest.is_zero();
                     if !stays.replace(true) && !rest.is_zero() {
                         self.reporter.stays(&lock.claim.name, rest);
@@ -204,7 +199,7 @@ impl Run<'_> {
                 {
                     is_recorded |= maybe_applied;
                     uncertain |= maybe_applied;
-                    longest_try *= 2;
+                    longest_try = (longest_try * 2).min(self.plan.terms.connect_timeout);
                     tokio::time::sleep(BETWEEN_TRIES).await;
                 }
                 Ok(Release::NotHeld) if uncertain && rest.is_zero() && !is_lost => {

@@ -138,7 +138,7 @@ impl Supervision<'_> {
         match event {
             Event::Stopped(signal) => {
                 self.command_stopped = true;
-                // If it was continued at once, nobody would continue dlock.
+                // If it was continued or killed at once, nobody would continue dlock.
                 if self.supervisor.mirrors_stops() && self.supervisor.is_command_stopped() {
                     // Returns when the shell has sent SIGCONT, which then also arrives as a signal, or at
                     // once if there is no such shell any more: then no process would ever continue the
@@ -241,9 +241,7 @@ impl Supervision<'_> {
                 }
             }
             // What the command has left (`--orphans wait`) may ignore what the terminal sends.
-            libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU if self.supervised.ended.is_some() => {
-                sys::raise_default(signal);
-            }
+            _ if self.supervised.ended.is_some() && signals::stops(signal) => sys::raise_default(signal),
             _ if self.supervised.ended.is_some() => self.supervisor.forward(arrival),
             // In a shared group the terminal has signalled the command itself; but a terminal hang-up signals
             // only the leader of the session.

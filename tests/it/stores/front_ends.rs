@@ -14,13 +14,16 @@ use std::process::Stdio;
 #[track_caller]
 fn assert_released(url: impl Fn(u16) -> String, port: u16) {
     let proxy = Proxy::to(port);
-    let run = Dlock::run().backend(url(proxy.port())).args(["--ttl", "60s"]).stdin(Stdio::piped());
+    let run = Dlock::run()
+        .backend(url(proxy.port()))
+        .args(["--ttl", "60s", "--connect-timeout", "30s"])
+        .stdin(Stdio::piped());
     let mut run = run.sh("echo ready; exec cat").spawn();
     run.await_ready();
     proxy.refuse();
     let before = proxy.attempts();
     drop(run.take_stdin());
-    until(SOON, "further attempts", || proxy.attempts() >= before + 4);
+    until(SOON, "further attempts", || proxy.attempts() >= before + 70);
     proxy.heal();
     assert_eq!(run.wait().outcome(), (Exit::Code(0), "ready\n", ""));
     let next = Dlock::run().backend(url(port)).arg("--no-wait").sh("echo ran").output();

@@ -119,7 +119,7 @@ end
 
 -- Reads something of the lock after the last change of it, so that the client is told of the next one (CLIENT TRACKING).
 local function track_lock()
-  try(recipe.channel and 'HLEN' or 'STRLEN', lock)
+  try('EXISTS', lock)
 end
 
 local own_type = recipe.channel and 'hash' or 'string'

@@ -44,6 +44,7 @@ fn known(rules: &[&'static str], version: Version) -> Vec<&'static str> {
 }
 
 each_version! {
+    a_loss_is_noticed_at_once_with_both_rules;
     the_documented_rights_suffice_for_every_operation;
     doctor_finds_no_missing_right_with_both_rules;
     each_missing_right_is_77_and_named;
@@ -55,6 +56,17 @@ fn url(redis: &Redis) -> String {
 
 fn run(place: &Place, redis: &Redis) -> Dlock {
     place.run().no_backend().env("DLOCK_BACKEND", url(redis))
+}
+
+fn a_loss_is_noticed_at_once_with_both_rules(version: Version) {
+    let redis = version.start();
+    allow(&mut redis.connect(), &known(&rules().concat(), version));
+    let place = Place::new();
+    let mut run = run(&place, &redis).args(["--ttl", "10m"]).sh("echo ready; exec sleep 600").spawn();
+    run.await_ready();
+    redis.command(&["DEL", "dlock:x"]);
+    // Long before the next renewal.
+    assert_eq!(run.wait_within(SOON).exit, Exit::Code(76), "{}", run.stderr());
 }
 
 /// A lock is held, refused, waited for, renewed, shared, divided into slots, kept, inspected, and released.
