@@ -216,7 +216,7 @@ async fn attempt_all<'a>(
             },
         };
         drop(keepers);
-        let giving_back = give_back(held.iter().map(|held| held.lock));
+        let giving_back = Box::pin(give_back(held.iter().map(|held| held.lock)));
         match &why {
             // All locks are in one store, and that has just failed to reply.
             Some(NotGranted::Failed(StoreError::Unavailable { .. })) => {

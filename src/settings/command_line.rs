@@ -1,7 +1,6 @@
 //! The command line: names and help text only. Checks that involve more than one option are in the plans.
 
 use std::ffi::OsString;
-use std::mem::ManuallyDrop;
 use std::os::unix::ffi::OsStrExt;
 
 use clap::builder::Resettable;
@@ -135,10 +134,7 @@ pub fn parse(arguments: &[OsString]) -> Result<Request, Failure> {
             let command = command.display_name("dlock");
             if is_long { with_short_options(command) } else { command }
         });
-        // To take them apart takes a tenth of what it takes to parse, and the process is short.
-        let mut known = ManuallyDrop::new(known);
-        let mut matches = ManuallyDrop::new(known.try_get_matches_from_mut(arguments)?);
-        <Cli>::from_arg_matches_mut(&mut matches)
+        <Cli>::from_arg_matches_mut(&mut known.try_get_matches_from(arguments)?)
     };
     match parse(own) {
         Ok(Cli { command: Command::Run(mut run) }) => {

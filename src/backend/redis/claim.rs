@@ -36,7 +36,9 @@ impl RedisStore {
         let mut tracking = intent == Intent::TakeNow || self.is_tracking();
         loop {
             self.count_attempt();
-            let reply = self.request_lock(claim, intent, tracking, AsNode::default()).await?;
+            // On the heap, for the sake of a small stack, see `request`.
+            let request = Box::pin(self.request_lock(claim, intent, tracking, AsNode::default()));
+            let reply = request.await?;
             let attempt = result::attempt(reply.outcome, claim.once_per, &self.location)?;
             if let Attempt::Granted(_) = attempt {
                 self.await_replicas(claim).await?;

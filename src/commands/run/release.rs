@@ -155,7 +155,7 @@ impl Run<'_> {
         // An earlier attempt has perhaps recorded the run, or released the lock.
         let mut is_recorded = false;
         let mut uncertain = false;
-        let mut longest_try = FIRST_TRY;
+        let (mut begin, mut longest_try) = (began, FIRST_TRY);
         // Of a lost lock, only a store with leases can keep something for the rest of the minimum time.
         let mut is_kept = supervised.ran && !held.lease_state.rest().is_zero();
         loop {
@@ -165,7 +165,7 @@ impl Run<'_> {
                 bound = bound.min(longest_try);
             }
             // After the end of the lease there is nothing to release.
-            bound = bound.min((until - Moment::now()).max(SHORTEST_TRY));
+            bound = bound.min((until - begin).max(SHORTEST_TRY));
             let success = supervised.success.map(|granted_at| Moment::now() - granted_at);
             // Meanwhile this process may have kept the lock.
             record.held_ms = held_ms.map(|ms| ms + milliseconds(Moment::now() - began));
@@ -190,7 +190,8 @@ impl Run<'_> {
                     })
                     .await;
                     // Its session has kept the lock meanwhile, and does so for another lease if the store cannot be asked now.
-                    until = Moment::now() + lock.claim.ttl;
+                    begin = Moment::now();
+                    until = begin + lock.claim.ttl;
                     ends = ends.map(|_| until);
                 }
                 Err(error @ StoreError::Unavailable { maybe_applied, .. })
@@ -201,6 +202,7 @@ impl Run<'_> {
                     uncertain |= maybe_applied;
                     longest_try = (longest_try * 2).min(self.plan.terms.connect_timeout);
                     tokio::time::sleep(BETWEEN_TRIES).await;
+                    begin = Moment::now();
                 }
                 Ok(Release::NotHeld) if uncertain && rest.is_zero() && !is_lost => {
                     return Ok(Release::Released);

@@ -218,8 +218,10 @@ fn a_command_that_stops_itself_at_once_stays_stopped() {
     let guard = run.guard();
     let command = || process::children(guard).first().cloned();
     until(SOON, "the parked process of the command", || command().is_some());
-    // Between its last look at its messages and the one at its children, the guard stands still for a while.
-    let delays = ["-qq", "-o", "/dev/null", "-e", "trace=waitid", "-e", "inject=waitid:delay_enter=2000000"];
+    // Between its last look at its messages and the one at its children, the guard stands still for a while, once: if it did so
+    // again, dlock would take it for a hung one.
+    let delays =
+        ["-qq", "-o", "/dev/null", "-e", "trace=waitid", "-e", "inject=waitid:delay_enter=2000000:when=1"];
     let mut strace = Command::new("strace").args(delays).args(["-p", &guard.to_string()]).spawn().unwrap();
     until(SOON, "an attached strace", || {
         process::status_field(guard, "TracerPid").is_some_and(|pid| pid != "0")
