@@ -146,10 +146,9 @@ impl Run<'_> {
         // What is left of a lost lock, such as its entry in the ledger, has kept others out until the tree was dead.
         let is_lost = matches!(supervised.stopped, Some(Stopped::Lost(lost, _)) if lost == index);
         let is_revoked = matches!(supervised.stopped, Some(Stopped::Revoked(revoked, _)) if revoked == index);
-        let mut ends = supervised.locks[index].lease_ends;
         let (began, held_ms) = (Moment::now(), record.held_ms);
         let mut until = began + self.plan.terms.connect_timeout;
-        if let Some(ends) = ends {
+        if let Some(ends) = supervised.locks[index].lease_ends {
             until = until.min(ends);
         }
         // An earlier attempt has perhaps recorded the run, or released the lock.
@@ -192,7 +191,6 @@ impl Run<'_> {
                     // Its session has kept the lock meanwhile, and does so for another lease if the store cannot be asked now.
                     begin = Moment::now();
                     until = begin + lock.claim.ttl;
-                    ends = ends.map(|_| until);
                 }
                 Err(error @ StoreError::Unavailable { maybe_applied, .. })
                     if (backend.fails_over() || error.is_transient() || stays.get())
