@@ -33,7 +33,6 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 /// longer than the rest of it, because its position in the text is counted.
 #[derive(Debug, Serialize, Deserialize)]
 struct Pointer {
-    #[serde(default)]
     format: u32,
     at: Option<u64>,
     length: Option<u64>,

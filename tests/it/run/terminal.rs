@@ -24,6 +24,31 @@ fn await_shell(terminal: &Terminal) {
     until(SOON, "the shell in the foreground", || terminal.foreground() == terminal.leader());
 }
 
+/// A command that leaves a process which ignores Ctrl-C, and notes its pid and its own.
+const LEAVES_AN_ORPHAN: &str = "#!/bin/sh\n(trap '' INT; exec sleep 1000) &\necho $! $$ >pids\n";
+
+/// Waits until such a command has ended, and returns the pid of what it has left.
+#[track_caller]
+fn await_orphan(place: &Place) -> i32 {
+    let mut pids = Vec::new();
+    until(SOON, "the end of the command", || {
+        let text = std::fs::read_to_string(place.path("pids")).unwrap_or_default();
+        pids = text.split_whitespace().map(|pid| pid.parse::<i32>().unwrap()).collect();
+        matches!(pids[..], [_, command] if !process::alive(command))
+    });
+    pids[0]
+}
+
+/// Ends what a command has left. dlock may not have noticed yet that the command has ended: then the key is for that alone.
+#[track_caller]
+fn end_by_ctrl_c(terminal: &mut Terminal, orphan: i32) {
+    until(SOON, "the end of what the command has left", || {
+        terminal.type_keys(CTRL_C);
+        !process::alive(orphan)
+    });
+    await_shell(terminal);
+}
+
 /// S08
 #[test]
 fn ctrl_c_reaches_the_command_once_and_its_status_is_passed_through() {
@@ -107,26 +132,16 @@ fn ctrl_c_and_kill_stop_what_a_command_leaves() {
 #[test]
 fn ctrl_c_stops_the_orphans_that_are_waited_for() {
     let place = Place::new();
-    place.script("command", "#!/bin/sh\n(trap '' INT; exec sleep 1000) &\necho $! $$ >pids\n");
+    place.script("command", LEAVES_AN_ORPHAN);
     let mut terminal = Terminal::bash(&place);
     for behind in ["", " | (trap '' INT; cat)"] {
         terminal.line(&format!("\"$DLOCK\" run --orphans wait x -- ./command{behind}"));
-        let mut pids = Vec::new();
-        until(SOON, "the end of the command", || {
-            let text = std::fs::read_to_string(place.path("pids")).unwrap_or_default();
-            pids = text.split_whitespace().map(|pid| pid.parse::<i32>().unwrap()).collect();
-            matches!(pids[..], [_, command] if !process::alive(command))
-        });
+        let orphan = await_orphan(&place);
         let dlock = terminal.process("dlock");
         until(SOON, "dlock in the foreground", || {
             terminal.foreground() == getpgid(Some(Pid::from_raw(dlock))).unwrap().as_raw()
         });
-        // It may not have noticed yet that the command has ended: then the key is for that alone.
-        until(SOON, "the end of what the command has left", || {
-            terminal.type_keys(CTRL_C);
-            !process::alive(pids[0])
-        });
-        await_shell(&terminal);
+        end_by_ctrl_c(&mut terminal, orphan);
         assert!(place.lock_is_free("x"), "{behind:?}");
         std::fs::remove_file(place.path("pids")).unwrap();
     }
@@ -210,15 +225,10 @@ fn a_command_that_is_stopped_for_a_moment_leaves_dlock_running() {
 #[test]
 fn ctrl_z_and_fg_while_orphans_are_waited_for_leave_dlock_in_the_foreground() {
     let place = Place::new();
-    place.script("command", "#!/bin/sh\n(trap '' INT; exec sleep 1000) &\necho $! $$ >pids\n");
+    place.script("command", LEAVES_AN_ORPHAN);
     let mut terminal = Terminal::bash(&place);
     terminal.line("\"$DLOCK\" run --orphans wait x -- ./command");
-    let mut pids = Vec::new();
-    until(SOON, "the end of the command", || {
-        let text = std::fs::read_to_string(place.path("pids")).unwrap_or_default();
-        pids = text.split_whitespace().map(|pid| pid.parse::<i32>().unwrap()).collect();
-        matches!(pids[..], [_, command] if !process::alive(command))
-    });
+    let orphan = await_orphan(&place);
     let dlock = terminal.process("dlock");
     let group = getpgid(Some(Pid::from_raw(dlock))).unwrap().as_raw();
     until(SOON, "dlock in the foreground", || terminal.foreground() == group);
@@ -234,11 +244,7 @@ fn ctrl_z_and_fg_while_orphans_are_waited_for_leave_dlock_in_the_foreground() {
             [group, terminal.leader()].contains(&terminal.foreground())
         });
     }
-    until(SOON, "the end of what the command has left", || {
-        terminal.type_keys(CTRL_C);
-        !process::alive(pids[0])
-    });
-    await_shell(&terminal);
+    end_by_ctrl_c(&mut terminal, orphan);
     assert!(place.lock_is_free("x"));
 }
 
