@@ -62,15 +62,13 @@ functions() {
         sed -n "s/^c\\{0,1\\}fn=([0-9]*) \\(_[RZ]N*[^' ]*\\).*/\\1/p" "$records/$directory"/* | without_hashes
     done | awk '!seen[$0]++'
 }
-# Prints the members of the C library with the functions that were called. Of a string function, processors choose other
-# variants than valgrind.
+# Prints the members of the C library with the functions that were called.
 members_of_libc() {
     local library
-    library=$(cc -print-file-name=libc.a)
+    library=$(rustc --print sysroot)/lib/rustlib/$(uname -m)-unknown-linux-musl/lib/self-contained/libc.a
     sed -n "s/^c\\{0,1\\}fn=([0-9]*) \\([A-Za-z_][^' ]*\\).*/\\1/p" "$records"/*/* | LC_ALL=C sort -u >"$records/called"
-    nm -A "$library" 2>/dev/null | sed -nE 's/^[^:]*:([^:]*):[0-9a-f]+ [TtWi] (.*)$/\2 \1/p' | LC_ALL=C sort -u |
-        LC_ALL=C join -o 2.2 "$records/called" - |
-        sed -E 'p; /-avx2?[-.]/{h; s/-avx2?([-.])/-evex\1/p; g; s/-avx2?([-.])/-avx512\1/}' | LC_ALL=C sort -u
+    nm -A "$library" 2>/dev/null | sed -nE 's/^[^:]*:([^:]*):[0-9a-f]+ [TtW] (.*)$/\2 \1/p' | LC_ALL=C sort -u |
+        LC_ALL=C join -o 2.2 "$records/called" - | LC_ALL=C sort -u
 }
 
 {

@@ -20,6 +20,23 @@ import uuid
 TEXTS = ("license", "licence", "copying", "notice", "unlicense")
 
 
+# The notice in its file COPYRIGHT.
+MUSL = """\
+Copyright (c) 2005-2020 Rich Felker, et al.
+
+Permission is hereby granted, free of charge, to any person obtaining a copy of this software and associated documentation
+files (the "Software"), to deal in the Software without restriction, including without limitation the rights to use, copy,
+modify, merge, publish, distribute, sublicense, and/or sell copies of the Software, and to permit persons to whom the Software
+is furnished to do so, subject to the following conditions:
+
+The above copyright notice and this permission notice shall be included in all copies or substantial portions of the Software.
+
+THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING BUT NOT LIMITED TO THE WARRANTIES
+OF MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS OR COPYRIGHT HOLDERS BE
+LIABLE FOR ANY CLAIM, DAMAGES OR OTHER LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM, OUT OF OR
+IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE."""
+
+
 def output(*command, **options):
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, **options).stdout
 
@@ -42,8 +59,10 @@ def linked(graph, target):
 
 
 def print_licences(packages):
-    texts = {}
-    print("dlock contains the Rust standard library (MIT OR Apache-2.0, https://www.rust-lang.org) and these crates:\n")
+    musl = f"musl {musl_version()}"
+    texts = {MUSL: [f"{musl} (COPYRIGHT)"]}
+    print("dlock contains the Rust standard library (MIT OR Apache-2.0, https://www.rust-lang.org), the C library")
+    print(f"{musl} (MIT, https://musl.libc.org), and these crates:\n")
     for package in packages:
         title = f"{package['name']} {package['version']}"
         print(f"  {title}: {package['license']}; {package['repository'] or 'https://crates.io/crates/' + package['name']}")
@@ -55,11 +74,13 @@ def print_licences(packages):
         print(f"\n\n{'=' * 100}\n{', '.join(whose)}\n{'=' * 100}\n\n{text}")
 
 
-def libc_version(target):
-    """That of the compiler which links for this target."""
-    compiler = os.environ.get(f"CARGO_TARGET_{target.upper().replace('-', '_')}_LINKER", "cc")
-    text = output(compiler, "-E", "-P", "-include", "features.h", "-", input="__GLIBC__ __GLIBC_MINOR__\n")
-    return ".".join(text.split()[-2:])
+def musl_version():
+    """That of the C library which Rust links: the same for every architecture."""
+    targets = pathlib.Path(output("rustc", "--print", "sysroot").strip(), "lib/rustlib")
+    for library in targets.glob("*-linux-musl/lib/self-contained/libc.a"):
+        member = output("ar", "p", str(library), "version.lo", encoding="latin-1")
+        return re.search(r"\d+\.\d+\.\d+", member)[0]
+    sys.exit("third-party.py: Rust has no target with musl: rustup target add x86_64-unknown-linux-musl")
 
 
 def component(kind, name, version, licence, purl):
@@ -85,10 +106,10 @@ def print_sbom(graph, packages, target):
     # Not pkg:cargo, which would be the package of crates.io with that name.
     dlock = component("application", "dlock", root["version"], root["license"], f"pkg:generic/dlock@{root['version']}")
     rust = re.search("^release: (.*)$", output("rustc", "-vV"), re.MULTILINE)[1]
-    libc = libc_version(target)
+    musl = musl_version()
     runtime = [
         component("library", "rust-std", rust, "MIT OR Apache-2.0", f"pkg:generic/rust-std@{rust}"),
-        component("library", "glibc", libc, "LGPL-2.1-or-later", f"pkg:generic/glibc@{libc}"),
+        component("library", "musl", musl, "MIT", f"pkg:generic/musl@{musl}"),
     ]
     crates = {package["id"]: crate(package, sums) for package in packages}
     nodes = {node["id"]: node["deps"] for node in graph["resolve"]["nodes"]}

@@ -11,7 +11,7 @@
 //! | [`identity`] | who dlock says that it is, and whether another dlock is alive |
 //! | [`lease`], [`child`] | keeping the lock; running the command. They do not know each other |
 //! | [`backend`] and its stores | acquire, renew, release; only [`backend::registry`] names the concrete ones |
-//! | [`lock`] [`clock`] [`exit`] `duration` `glob` `input` `readiness` [`name_services`] `priority` `process_limit` `random` `secret` | values, time, files named by users, and the exit |
+//! | [`lock`] [`clock`] [`exit`] `duration` `glob` `input` `readiness` [`name_services`] `priority` `process_limit` `random` `secret` `signal_mask` `thread` | values, time, files named by users, and the exit |
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("dlock needs Linux: elsewhere it could not find every process of a command to stop it");
@@ -37,6 +37,8 @@ mod readiness;
 mod report;
 mod secret;
 mod settings;
+mod signal_mask;
+mod thread;
 
 pub use crate::commands::leave;
 pub use crate::settings::{Settings, command};

@@ -12,6 +12,11 @@ use dlock::child::Inherited;
 use dlock::child::sys::ArgvMemory;
 use dlock::exit::FailureKind;
 
+/// Of the released binary.
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+
 /// The C entry point.
 // SAFETY: the C start-up code calls `main` once, with this signature; no other symbol of that name exists.
 #[unsafe(no_mangle)]

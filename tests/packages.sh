@@ -170,7 +170,7 @@ exit 0" "$(by_name store.internal)"
 echo 'nameserver 127.86.75.64' >"$root/etc/resolv.conf"
 check "by DNS" "$ours
 exit 0" "$(by_name redis.example.test)"
-check "a name that is in neither" "dlock: job on redis://gone.example.test:$port/0: cannot find the address of gone.example.test: failed to lookup address information: Name or service not known; the command did not run, see --retry
+check "a name that is in neither" "dlock: job on redis://gone.example.test:$port/0: cannot find the address of gone.example.test: failed to lookup address information: Name does not resolve; the command did not run, see --retry
 exit 69" "$(by_name gone.example.test)"
 
 # On many systems nsswitch.conf(5) names more than files and dns. Those modules are built for the system's C
@@ -196,6 +196,19 @@ echo "== $(basename "$tarball")"
 tar --extract --gzip --file="$tarball" --directory="$work"
 unpacked=$work/$(basename "$tarball" .tar.gz)
 check "it says its version" "$ours" "$("$unpacked/dlock" --version)"
+mkdir "$work/locks"
+mkfifo "$work/ready"
+exec {ready}<>"$work/ready"
+# shellcheck disable=SC2016 # expanded by the command
+"$unpacked/dlock" run -b "file://$work/locks" job -- \
+    bash -c 'trap "exit 5" RTMIN; echo ready >"$0"; while :; do sleep 0.1; done' "$work/ready" &
+job=$!
+read -r -t 60 -u "$ready" _ || die "the command does not start"
+exec {ready}<&-
+kill -34 "$job"
+status=0
+wait "$job" || status=$?
+check "the first real-time signal, which musl uses itself, is passed on" 5 "$status"
 check "the same binary" same "$(same "$unpacked/dlock" "$dist/dlock")"
 check "the same pages and completions" "" "$(diff -r man "$unpacked/man"; diff -r completions "$unpacked/completions")"
 
@@ -225,7 +238,7 @@ for name, rest in re.findall(r"^([a-z0-9_-]+) = (.*)$", dependencies, re.M):
         print(f"{name} is in Cargo.toml, and not in the bill")
 for name in names & {"mlua", "rcgen", "tempfile", "clap_derive", "cc"}:
     print(f"{name} is for tests or for the build, and in the bill")
-for name in {"rust-std", "glibc"} - {c["name"] for c in bill["components"]}:
+for name in {"rust-std", "musl"} - {c["name"] for c in bill["components"]}:
     print(f"{name} is not in the bill")
 BILL
 )"

@@ -4,6 +4,8 @@ use std::sync::mpsc;
 
 use tokio::sync::oneshot;
 
+use crate::thread;
+
 /// Enough for the deepest JSON that is read, and small where memory is limited.
 const STACK: usize = 512 * 1024;
 
@@ -24,10 +26,10 @@ impl<S: Send + 'static> Worker<S> {
         let (sender, jobs) = mpsc::channel::<Job<S>>();
         // In a box: a channel makes room for several messages at once.
         let (give, given) = mpsc::channel::<Box<S>>();
-        let thread = std::thread::Builder::new().name(name.to_owned()).stack_size(STACK);
-        let started = thread.spawn(move || {
-            let state = given.recv().ok();
-            jobs.into_iter().try_fold(*state?, |state, job| job(state))
+        let started = thread::spawn(name, STACK, move || {
+            if let Ok(state) = given.recv() {
+                jobs.into_iter().try_fold(*state, |state, job| job(state));
+            }
         });
         let given = match started {
             Ok(_) => give.send(Box::new(state)).map_err(|mpsc::SendError(state)| state),

@@ -4,12 +4,13 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::procfs;
+use super::{procfs, sys};
 use crate::random;
 
 /// A cgroup below the one that dlock runs in. Removed by [`Cgroup::remove`].
@@ -34,9 +35,9 @@ impl CgroupPath {
     pub fn choose() -> Option<CgroupPath> {
         let memberships = procfs::read("/proc/self/cgroup").ok()?;
         let parent = mount_point()?.join(inside(version_2(&memberships)?)?);
-        let members = procfs::read(parent.join("cgroup.procs")).ok()?;
-        let own = std::process::id().to_string();
-        members.lines().find(|member| *member == own)?;
+        if !is_own(&parent) {
+            return None;
+        }
         let directory = parent.join(format!("{PREFIX}{}-{}", random::id(), std::process::id()));
         Some(CgroupPath { parent, directory })
     }
@@ -144,6 +145,18 @@ fn is_empty(directory: &Path) -> bool {
 
 /// The limit of the rounds that move the remaining processes.
 const MAX_ROUNDS: usize = 100;
+
+/// Returns whether this is the cgroup of the calling process. The list of its members, which says so on every kernel, may be a
+/// long one.
+fn is_own(directory: &Path) -> bool {
+    let number = fs::metadata(directory).map(|metadata| metadata.ino());
+    if sys::own_cgroup().is_some_and(|own| number.is_ok_and(|number| number == own)) {
+        return true;
+    }
+    let members = procfs::read(directory.join("cgroup.procs")).unwrap_or_default();
+    let own = std::process::id().to_string();
+    members.lines().any(|member| member == own)
+}
 
 /// Returns the cgroup v2 path of `/proc/PID/cgroup` (`cgroups(7)`).
 fn version_2(text: &str) -> Option<&str> {

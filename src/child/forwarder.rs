@@ -11,13 +11,14 @@
 
 use std::time::Duration;
 
-use nix::sys::signal::SigSet;
+use nix::sys::signal::SigmaskHow;
 use nix::unistd::{ForkResult, Pid, getpgrp, getpid, getppid, setpgid};
 
 use super::protocol::Group;
 use super::signals::{self, Arrival, HARMLESS, Origin};
 use super::{procfs, sys, wait};
 use crate::clock::Moment;
+use crate::signal_mask;
 
 /// How long the copies of one signal may take to be sent.
 const HOLD: Duration = Duration::from_millis(20);
@@ -268,7 +269,7 @@ pub(super) fn fork_witness(argv: sys::ArgvMemory, group: Option<i32>) -> nix::Re
     }
     let _ = group.map(|group| setpgid(Pid::from_raw(0), Pid::from_raw(group)));
     // Other threads may exist: only async-signal-safe calls, and nothing is allocated.
-    let _ = SigSet::all().thread_set_mask();
+    let _ = signal_mask::change(SigmaskHow::SIG_SETMASK, &signal_mask::all());
     let _ = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL);
     argv.rename_process(WITNESS_NAME);
     if getppid() != parent {

@@ -6,10 +6,11 @@ use std::os::fd::{AsFd, AsRawFd, IntoRawFd, RawFd};
 
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit, rlim_t, setrlimit};
-use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
+use nix::sys::signal::{SigSet, SigmaskHow};
 
 use super::descriptors::{self, named_in};
 use super::sys::{self, ArgvMemory, Disposition};
+use crate::signal_mask;
 
 /// Smaller than any core file, so that none is written. This is the only limit that also prevents a dump to a program
 /// (`core_pattern` with a pipe): Linux treats it as a dump of that program itself (fs/coredump.c). `PR_SET_DUMPABLE`
@@ -78,8 +79,7 @@ impl Inherited {
         let descriptors = descriptors::inherited();
         let pipe = Disposition::of(libc::SIGPIPE).map_err(io::Error::from)?;
         let child = Disposition::of(libc::SIGCHLD).map_err(io::Error::from)?;
-        let mut mask = SigSet::empty();
-        pthread_sigmask(SigmaskHow::SIG_BLOCK, None, Some(&mut mask)).map_err(io::Error::from)?;
+        let mask = signal_mask::current().map_err(io::Error::from)?;
         sys::ignore(libc::SIGPIPE);
         sys::set_default(libc::SIGCHLD);
         fill_standard_descriptors().map_err(|errno| BeginError::NoNull { errno })?;
@@ -105,7 +105,7 @@ impl Inherited {
                 let _ = setrlimit(resource, soft, hard);
             }
         }
-        let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&self.mask), None);
+        let _ = signal_mask::change(SigmaskHow::SIG_SETMASK, &self.mask);
     }
 }
 

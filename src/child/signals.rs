@@ -6,13 +6,14 @@ use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use serde::{Deserialize, Serialize};
 
 use super::sys::Disposition;
 use crate::clock::Moment;
 use crate::readiness::Readiness;
+use crate::signal_mask;
 
 /// What a signal does to dlock before the command is started. While the command runs, every handled signal is forwarded
 /// to it, once.
@@ -116,8 +117,7 @@ impl StopSignal {
         match number {
             Some(libc::SIGKILL) => Err("KILL always follows, after --grace: name the signal before it"),
             Some(libc::SIGSTOP | libc::SIGCONT) => Err("STOP and CONT do not end a command"),
-            // The C library keeps the numbers between these ranges for itself (signal(7)).
-            Some(number) if (1..32).contains(&number) || real_time().contains(&number) => {
+            Some(number) if (1..32).contains(&number) || REAL_TIME.contains(&number) => {
                 Ok(StopSignal(number))
             }
             _ => Err("expected the name or the number of a signal, such as INT or 2"),
@@ -141,24 +141,24 @@ impl fmt::Display for StopSignal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match Signal::try_from(self.0) {
             Ok(signal) => f.write_str(&signal.as_str()["SIG".len()..]),
-            Err(_) => write!(f, "RTMIN+{}", self.0 - libc::SIGRTMIN()),
+            Err(_) => write!(f, "RTMIN+{}", self.0 - REAL_TIME.start()),
         }
     }
 }
 
-fn real_time() -> RangeInclusive<i32> {
-    libc::SIGRTMIN()..=libc::SIGRTMAX()
-}
+/// The real-time signals as shells and timeout(1) number them. glibc keeps the two before for itself (signal(7)); musl keeps the
+/// first one as well, so that its SIGRTMIN is 35.
+const REAL_TIME: RangeInclusive<i32> = 34..=64;
 
 /// Returns the number of the signal with this name, in upper case.
 fn number_of(name: &str) -> Option<i32> {
     let name = name.strip_prefix("SIG").unwrap_or(name);
     let offset = |text: &str| if text.is_empty() { Some(0) } else { text.parse::<i32>().ok() };
     if let Some(rest) = name.strip_prefix("RTMIN") {
-        return libc::SIGRTMIN().checked_add(offset(rest)?);
+        return REAL_TIME.start().checked_add(offset(rest)?);
     }
     if let Some(rest) = name.strip_prefix("RTMAX") {
-        return libc::SIGRTMAX().checked_add(offset(rest)?);
+        return REAL_TIME.end().checked_add(offset(rest)?);
     }
     format!("SIG{name}").parse().ok().map(|signal: Signal| signal as i32)
 }
@@ -208,7 +208,7 @@ impl Origin {
 
 /// Returns the signals that are blocked in every process of dlock, and read from a [`Source`] instead.
 pub fn handled() -> SigSet {
-    SigSet::all()
+    signal_mask::all()
 }
 
 /// Blocks the handled signals in this thread and returns the previous mask.
@@ -216,14 +216,12 @@ pub fn handled() -> SigSet {
 /// # Errors
 /// None known for valid sets.
 pub fn block() -> io::Result<SigSet> {
-    let mut before = SigSet::empty();
-    pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&handled()), Some(&mut before))?;
-    Ok(before)
+    Ok(signal_mask::change(SigmaskHow::SIG_BLOCK, &handled())?)
 }
 
 /// Restores the mask that [`block`] has returned.
 pub fn restore(before: &SigSet) {
-    let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(before), None);
+    let _ = signal_mask::change(SigmaskHow::SIG_SETMASK, before);
 }
 
 /// Blocked signals as a descriptor (`signalfd(2)`).

@@ -1,5 +1,5 @@
 //! Safe functions around the system calls that no safe wrapper offers in the form needed here. With `readiness.rs` and
-//! `name_services.rs`, the only file of the library with `unsafe`.
+//! `signal_mask.rs`, the only file of the library with `unsafe`.
 
 use std::ffi::CStr;
 use std::io::IoSliceMut;
@@ -7,9 +7,11 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use nix::errno::Errno;
-use nix::sys::signal::SigSet;
+use nix::sys::signal::{SigSet, SigmaskHow};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 use nix::unistd::{ForkResult, Pid};
+
+use crate::signal_mask;
 
 /// Forks. The child of a process with several threads may only make async-signal-safe calls (`signal-safety(7)`): a lock
 /// can be held by a thread that does not exist in it.
@@ -116,6 +118,28 @@ pub fn pidfd_open(pid: i32) -> nix::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
+/// Returns the number of this process's cgroup of version 2, which is the inode number of its directory where numbers of inodes
+/// have 64 bits; `None` before Linux 6.13.
+pub fn own_cgroup() -> Option<u64> {
+    /// `struct pidfd_info` of linux/pidfd.h, in its first version.
+    #[repr(C)]
+    #[derive(Default)]
+    struct Info {
+        mask: u64,
+        cgroup: u64,
+        others: [u32; 12],
+    }
+    /// `PIDFD_INFO_CGROUPID`
+    const CGROUP: u64 = 1 << 2;
+    nix::ioctl_readwrite!(pidfd_get_info, 0xff, 11, Info);
+
+    let own = pidfd_open(std::process::id() as i32).ok()?;
+    let mut info = Info { mask: CGROUP, ..Info::default() };
+    // SAFETY: the kernel writes as many bytes as the number of the request says, which is the size of `info`.
+    unsafe { pidfd_get_info(own.as_raw_fd(), &mut info) }.ok()?;
+    (info.mask & CGROUP != 0).then_some(info.cgroup)
+}
+
 /// Sends a signal to the process behind a [`pidfd_open`] descriptor.
 ///
 /// # Errors
@@ -173,15 +197,9 @@ pub fn set_default(signal: i32) {
 pub fn raise_default(signal: i32) {
     let before = Disposition::of(signal);
     set_default(signal);
-    // SAFETY: the sets are initialised by sigemptyset and by the call itself before they are read.
-    unsafe {
-        let mut only = MaybeUninit::uninit();
-        let mut mask = MaybeUninit::uninit();
-        libc::sigemptyset(only.as_mut_ptr());
-        libc::sigaddset(only.as_mut_ptr(), signal);
-        libc::kill(libc::getpid(), signal);
-        libc::pthread_sigmask(libc::SIG_UNBLOCK, only.as_ptr(), mask.as_mut_ptr());
-        libc::pthread_sigmask(libc::SIG_SETMASK, mask.as_ptr(), std::ptr::null_mut());
+    let _ = kill(std::process::id() as i32, signal);
+    if let Ok(mask) = signal_mask::change(SigmaskHow::SIG_UNBLOCK, &signal_mask::only(signal)) {
+        let _ = signal_mask::change(SigmaskHow::SIG_SETMASK, &mask);
     }
     if let Ok(before) = before {
         before.restore(signal);

@@ -33,6 +33,8 @@ const LAYERS: &[&[&str]] = &[
         "random",
         "readiness",
         "secret",
+        "signal_mask",
+        "thread",
     ],
 ];
 

@@ -14,6 +14,7 @@ use nix::fcntl::{FcntlArg, fcntl};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::backend::ledger::GateMode;
+use crate::thread;
 
 /// The role in which a process is present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,8 +87,7 @@ impl Watches {
             return false;
         }
         let (sender, changes) = (self.sender.clone(), self.changes.clone());
-        let thread = std::thread::Builder::new().name("lock-wait".into()).stack_size(STACK);
-        let started = thread.spawn(move || {
+        let started = thread::spawn("lock-wait", STACK, move || {
             // A wait that failed has ended too: the next attempt then finds the reason.
             let _ = wait();
             let _ = sender.send(target);

@@ -20,6 +20,7 @@ use super::{Address, Security, Session, keep_alive, mismatch};
 use crate::backend::{Outlook, StoreError, io_text};
 use crate::name_services;
 use crate::process_limit::why_no_process;
+use crate::thread;
 
 /// Enough for a name service of the C library, and small where memory is limited.
 const LOOKUP_STACK: usize = 512 * 1024;
@@ -319,10 +320,9 @@ async fn connect_to_any(host: &str, port: u16) -> Result<TcpStream, StoreError> 
 async fn look_up(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     let host = host.to_owned();
     let (sender, receiver) = oneshot::channel();
-    let work = move || {
+    let started = thread::spawn("lookup", LOOKUP_STACK, move || {
         let _ = sender.send(name_services::addresses(&host, port));
-    };
-    let started = std::thread::Builder::new().name("lookup".to_owned()).stack_size(LOOKUP_STACK).spawn(work);
+    });
     started
         .map_err(|error| io::Error::other(format!("cannot start a thread: {}", why_no_process(&error))))?;
     receiver.await.map_err(|_| io::Error::other("the thread failed"))?

@@ -130,7 +130,7 @@ impl Sandbox {
     /// The directory of the releases, with one of this version.
     fn releases(&self) -> String {
         let version = env!("CARGO_PKG_VERSION");
-        let name = format!("dlock-{version}-{}-unknown-linux-gnu", std::env::consts::ARCH);
+        let name = format!("dlock-{version}-{}-unknown-linux-musl", std::env::consts::ARCH);
         let release = self.place.path("releases").join(format!("v{version}"));
         if !release.exists() {
             std::fs::create_dir_all(release.join(&name)).unwrap();

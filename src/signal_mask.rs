@@ -1,0 +1,48 @@
+//! The signals that a thread blocks, by the calls of the kernel: those of the C library leave out the signals that it uses itself.
+
+use std::mem::MaybeUninit;
+
+use nix::errno::Errno;
+use nix::sys::signal::{SigSet, SigmaskHow};
+
+/// Returns the set of these signals: bit N - 1 is signal N, as in the kernel.
+fn set_of(bits: u64) -> SigSet {
+    let mut set: MaybeUninit<libc::sigset_t> = MaybeUninit::zeroed();
+    // SAFETY: the type is plain integers, and begins with the 64 bits of the kernel.
+    unsafe {
+        set.as_mut_ptr().cast::<u64>().write_unaligned(bits);
+        SigSet::from_sigset_t_unchecked(set.assume_init())
+    }
+}
+
+/// Returns every signal but 32 and 33, which every C library uses itself. `sigfillset(3)` of musl leaves out 34 as well, which
+/// programs send as SIGRTMIN. musl uses it to change the user of a process with threads, which dlock does not.
+pub fn all() -> SigSet {
+    set_of(!(0b11 << 31))
+}
+
+/// Returns the set of one signal.
+pub fn only(signal: i32) -> SigSet {
+    set_of(1 << (signal - 1))
+}
+
+/// Changes the signals that this thread blocks; returns those that it blocked before.
+///
+/// # Errors
+/// None known.
+pub fn change(how: SigmaskHow, signals: &SigSet) -> nix::Result<SigSet> {
+    let new: *const libc::sigset_t = signals.as_ref();
+    let mut before = 0u64;
+    let size = size_of::<u64>();
+    // SAFETY: the kernel reads and writes `size` bytes; a `sigset_t` has as many, and more.
+    let done = unsafe { libc::syscall(libc::SYS_rt_sigprocmask, how as i32, new, &raw mut before, size) };
+    Errno::result(done).map(|_| set_of(before))
+}
+
+/// Returns the signals that this thread blocks.
+///
+/// # Errors
+/// None known.
+pub fn current() -> nix::Result<SigSet> {
+    change(SigmaskHow::SIG_BLOCK, &SigSet::empty())
+}
