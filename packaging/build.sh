@@ -10,9 +10,10 @@
 #   DIRECTORY/dlock-VERSION-TARGET.cdx.json   the bill of materials: what is linked into it, as CycloneDX
 #   DIRECTORY/SHA256SUMS
 #
-# For this host's architecture, or for CARGO_BUILD_TARGET (x86_64-unknown-linux-musl, aarch64-unknown-linux-musl).
-# Needs Rust with that target, which rustup installs, and a C compiler; for the archives python3, dpkg, and cargo-deb, which is put into target/tools when it is
-# not there.
+# For this host's architecture, or for CARGO_BUILD_TARGET (x86_64-unknown-linux-musl, aarch64-unknown-linux-musl); then
+# CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER names the compiler.
+# Needs Rust with that target, which rustup installs, and a C compiler; for the archives python3, dpkg, and cargo-deb, which
+# is put into target/tools when it is not there.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -72,7 +73,9 @@ flags+=(-C target-feature=+crt-static -C relocation-model=static --cfg 'getrando
 # The C code of the cryptography calls no library but for copying memory, so the compiler of the host will do. A hardened
 # one would have it call functions of glibc.
 name=${target//-/_}
-export "CC_$name=$(printenv "CC_$name" || echo "${CC:-cc}")" "CFLAGS_$name=$(printenv "CFLAGS_$name" || true) -U_FORTIFY_SOURCE"
+linker=CARGO_TARGET_${name^^}_LINKER
+export "CC_$name=$(printenv "CC_$name" || echo "${!linker:-cc}")"
+export "CFLAGS_$name=$(printenv "CFLAGS_$name" || true) -U_FORTIFY_SOURCE"
 CARGO_ENCODED_RUSTFLAGS=$(IFS=$'\x1f' && printf %s "${flags[*]}") # unlike RUSTFLAGS, for paths with spaces too
 export CARGO_ENCODED_RUSTFLAGS
 mebibytes() { awk -v bytes="$(stat -c %s "$1")" 'BEGIN { printf "%.1f MB", bytes / 1048576 }'; }
@@ -81,7 +84,9 @@ check_binary() { # binary, what it is, the most that it may have in MB
     readelf --dynamic --wide "$1" | grep NEEDED >/dev/null && die "$1 is not static: it needs shared libraries"
     readelf --file-header --wide "$1" | grep 'Type: *EXEC ' >/dev/null || die "$1 is not at a fixed address"
     # With its symbols it is larger: see packaging/order.sh.
-    [ "${CARGO_PROFILE_DIST_STRIP:-}" = none ] || [ "$(stat -c %s "$1")" -le "$(($3 * 1048576))" ] || die "$1 ($2) has $(mebibytes "$1"), more than $3 MB"
+    if [ "${CARGO_PROFILE_DIST_STRIP:-}" != none ] && [ "$(stat -c %s "$1")" -gt "$(($3 * 1048576))" ]; then
+        die "$1 ($2) has $(mebibytes "$1"), more than $3 MB"
+    fi
     say "$2: $(mebibytes "$1"), at most $3 MB"
 }
 

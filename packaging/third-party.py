@@ -62,7 +62,7 @@ def print_licences(packages):
     musl = f"musl {musl_version()}"
     texts = {MUSL: [f"{musl} (COPYRIGHT)"]}
     print("dlock contains the Rust standard library (MIT OR Apache-2.0, https://www.rust-lang.org), the C library")
-    print(f"{musl} (MIT, https://musl.libc.org), and these crates:\n")
+    print(f"{musl} (MIT, https://musl.libc.org), libunwind of LLVM (Apache-2.0 WITH LLVM-exception), and these crates:\n")
     for package in packages:
         title = f"{package['name']} {package['version']}"
         print(f"  {title}: {package['license']}; {package['repository'] or 'https://crates.io/crates/' + package['name']}")
@@ -105,11 +105,12 @@ def print_sbom(graph, packages, target):
     [root] = [package for package in graph["packages"] if package["id"] == graph["resolve"]["root"]]
     # Not pkg:cargo, which would be the package of crates.io with that name.
     dlock = component("application", "dlock", root["version"], root["license"], f"pkg:generic/dlock@{root['version']}")
-    rust = re.search("^release: (.*)$", output("rustc", "-vV"), re.MULTILINE)[1]
-    musl = musl_version()
+    compiler = dict(line.split(": ", 1) for line in output("rustc", "-vV").splitlines() if ": " in line)
+    rust, llvm, musl = compiler["release"], compiler["LLVM version"], musl_version()
     runtime = [
         component("library", "rust-std", rust, "MIT OR Apache-2.0", f"pkg:generic/rust-std@{rust}"),
         component("library", "musl", musl, "MIT", f"pkg:generic/musl@{musl}"),
+        component("library", "libunwind", llvm, "Apache-2.0 WITH LLVM-exception", f"pkg:generic/libunwind@{llvm}"),
     ]
     crates = {package["id"]: crate(package, sums) for package in packages}
     nodes = {node["id"]: node["deps"] for node in graph["resolve"]["nodes"]}

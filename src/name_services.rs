@@ -27,5 +27,19 @@ pub fn home(home: Option<&OsStr>) -> Option<PathBuf> {
 /// # Errors
 /// The host is not known, or no name service answers.
 pub fn addresses(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-    (host, port).to_socket_addrs().map(Iterator::collect)
+    let found = (host, port).to_socket_addrs().map(Iterator::collect);
+    found.map_err(|error| in_other_words(&error).unwrap_or(error))
+}
+
+/// Returns the error as glibc words it, if it is one of musl, whose words need an explanation: "Try again" (`getaddrinfo(3)`,
+/// `EAI_AGAIN`).
+fn in_other_words(error: &io::Error) -> Option<io::Error> {
+    const WORDS: &[(&str, &str)] = &[
+        ("Name does not resolve", "Name or service not known"),
+        ("Try again", "Temporary failure in name resolution"),
+        ("Name has no usable address", "No address associated with hostname"),
+    ];
+    let text = error.to_string();
+    let (of_musl, of_glibc) = WORDS.iter().find(|(of_musl, _)| text.ends_with(of_musl))?;
+    Some(io::Error::new(error.kind(), text.replace(of_musl, of_glibc)))
 }

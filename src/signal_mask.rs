@@ -10,7 +10,7 @@ fn set_of(bits: u64) -> SigSet {
     let mut set: MaybeUninit<libc::sigset_t> = MaybeUninit::zeroed();
     // SAFETY: the type is plain integers, and begins with the 64 bits of the kernel.
     unsafe {
-        set.as_mut_ptr().cast::<u64>().write_unaligned(bits);
+        set.as_mut_ptr().cast::<u64>().write(bits);
         SigSet::from_sigset_t_unchecked(set.assume_init())
     }
 }
@@ -45,4 +45,16 @@ pub fn change(how: SigmaskHow, signals: &SigSet) -> nix::Result<SigSet> {
 /// None known.
 pub fn current() -> nix::Result<SigSet> {
     change(SigmaskHow::SIG_BLOCK, &SigSet::empty())
+}
+
+/// Does something after which the thread blocks the same signals as before. musl unblocks some when it starts its first thread
+/// and when it starts a program: 34, which ends dlock if it arrives in these microseconds.
+pub fn keep<T>(act: impl FnOnce() -> T) -> T {
+    if !cfg!(target_env = "musl") {
+        return act();
+    }
+    let before = current();
+    let done = act();
+    let _ = before.and_then(|before| change(SigmaskHow::SIG_SETMASK, &before));
+    done
 }

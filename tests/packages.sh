@@ -170,8 +170,12 @@ exit 0" "$(by_name store.internal)"
 echo 'nameserver 127.86.75.64' >"$root/etc/resolv.conf"
 check "by DNS" "$ours
 exit 0" "$(by_name redis.example.test)"
-check "a name that is in neither" "dlock: job on redis://gone.example.test:$port/0: cannot find the address of gone.example.test: failed to lookup address information: Name does not resolve; the command did not run, see --retry
+check "a name that is in neither" "dlock: job on redis://gone.example.test:$port/0: cannot find the address of gone.example.test: failed to lookup address information: Name or service not known; the command did not run, see --retry
 exit 69" "$(by_name gone.example.test)"
+printf 'nameserver 127.86.75.65\noptions timeout:1 attempts:1\n' >"$root/etc/resolv.conf"
+check "a name server that does not reply" "dlock: job on redis://redis.example.test:$port/0: cannot find the address of redis.example.test: failed to lookup address information: Temporary failure in name resolution; the command did not run, see --retry
+exit 69" "$(by_name redis.example.test)"
+echo 'nameserver 127.86.75.64' >"$root/etc/resolv.conf"
 
 # On many systems nsswitch.conf(5) names more than files and dns. Those modules are built for the system's C
 # library, and crash a static program, which has another one. This module ends every process that loads it.

@@ -1,5 +1,4 @@
-//! Safe functions around the system calls that no safe wrapper offers in the form needed here. With `readiness.rs` and
-//! `signal_mask.rs`, the only file of the library with `unsafe`.
+//! Safe functions around the system calls that no safe wrapper offers in the form needed here.
 
 use std::ffi::CStr;
 use std::io::IoSliceMut;
@@ -121,23 +120,13 @@ pub fn pidfd_open(pid: i32) -> nix::Result<OwnedFd> {
 /// Returns the number of this process's cgroup of version 2, which is the inode number of its directory where numbers of inodes
 /// have 64 bits; `None` before Linux 6.13.
 pub fn own_cgroup() -> Option<u64> {
-    /// `struct pidfd_info` of linux/pidfd.h, in its first version.
-    #[repr(C)]
-    #[derive(Default)]
-    struct Info {
-        mask: u64,
-        cgroup: u64,
-        others: [u32; 12],
-    }
-    /// `PIDFD_INFO_CGROUPID`
-    const CGROUP: u64 = 1 << 2;
-    nix::ioctl_readwrite!(pidfd_get_info, 0xff, 11, Info);
-
     let own = pidfd_open(std::process::id() as i32).ok()?;
-    let mut info = Info { mask: CGROUP, ..Info::default() };
-    // SAFETY: the kernel writes as many bytes as the number of the request says, which is the size of `info`.
-    unsafe { pidfd_get_info(own.as_raw_fd(), &mut info) }.ok()?;
-    (info.mask & CGROUP != 0).then_some(info.cgroup)
+    // SAFETY: `pidfd_info` is plain integers.
+    let mut info: libc::pidfd_info = unsafe { MaybeUninit::zeroed().assume_init() };
+    info.mask = libc::PIDFD_INFO_CGROUPID.into();
+    // SAFETY: the kernel writes no more bytes than the number of the request says, which is the size of `info`.
+    Errno::result(unsafe { libc::ioctl(own.as_raw_fd(), libc::PIDFD_GET_INFO, &raw mut info) }).ok()?;
+    (info.mask & u64::from(libc::PIDFD_INFO_CGROUPID) != 0).then_some(info.cgroupid)
 }
 
 /// Sends a signal to the process behind a [`pidfd_open`] descriptor.

@@ -78,7 +78,11 @@ fn a_restart_does_not_disturb_the_command() {
     let mut first = holder_for(&consul, ttl);
     let session = consul.holder(KEY).unwrap();
     consul.restart();
-    throughout(ttl / 3 + Duration::from_secs(2), "the command runs on", || first.poll().is_none());
+    throughout(ttl / 3 + Duration::from_secs(2), "the command runs on", || {
+        let ended = first.poll().is_some();
+        assert!(!ended, "{}", first.wait().stderr);
+        true
+    });
     assert_eq!(consul.holder(KEY), Some(session));
     first.signal(Signal::SIGTERM);
     first.wait();
