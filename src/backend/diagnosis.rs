@@ -1,4 +1,6 @@
-//! What a store finds out about itself: whether it is fit to hold locks.
+//! What a store finds out about itself: whether it is fit to hold locks. `dlock doctor` calls it.
+//!
+//! What always holds: a diagnosis writes only under names of its own.
 
 mod finding;
 

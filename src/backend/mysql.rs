@@ -3,7 +3,7 @@
 //! The protocol is spoken here: over the connections of [`net`](super::net), whose TLS, addresses and limits are those of
 //! every other store. It is the text form of it, in which a request has several statements.
 //!
-//! With a recipe, a lock of another kind is the gate (`gate.rs`) in front of the rows.
+//! With a recipe, a lock of another kind is the gate (`get_lock.rs`, `shedlock.rs`) in front of the rows.
 
 mod authentication;
 mod client;

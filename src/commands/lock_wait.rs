@@ -1,4 +1,8 @@
-//! Waiting for locks. Meanwhile signals apply to dlock itself, and progress is reported now and then.
+//! Waiting for locks. Meanwhile signals apply to dlock itself, and progress is reported now and then. `run` and `acquire`
+//! call it.
+//!
+//! What always holds: when it ends without the locks, none of them is held and no queue entry is left behind, as far as the
+//! store could be told.
 
 mod failure;
 

@@ -18,7 +18,8 @@ use crate::lock::record::{ACQUIRED, BROKEN, CONTENDED, RELEASED, REMOVED};
 use crate::lock::{Filter, History, LockName, NotedRecord, Record};
 
 /// When, which lock if there are several, what, where and why.
-const LAYOUT: Layout = Layout { spare: &["PID", "USER", "WAITED", "COMMAND", "HELD"], whole: &[0, 2, 3] };
+const LAYOUT: Layout =
+    Layout { spare: &["PID", "USER", "WAITED", "COMMAND", "HELD"], whole: &[0, 2, 3], wraps: true };
 
 /// Returns what is said of a lock without outcomes.
 pub(super) fn nothing(filter: Filter) -> &'static str {

@@ -96,6 +96,8 @@ pub(super) struct Layout {
     pub(super) spare: &'static [&'static str],
     /// These, counted from the left, are not cut.
     pub(super) whole: &'static [usize],
+    /// The last one is not cut either, but continued below.
+    pub(super) wraps: bool,
 }
 
 impl Table {
@@ -159,10 +161,16 @@ impl Table {
         }
         let mut text = String::new();
         for row in [&self.headings].into_iter().chain(&self.rows) {
-            let (mut line, mut blanks) = (String::new(), 0);
+            let (mut line, mut blanks, mut begin, mut below) = (String::new(), 0, 0, Vec::new());
             for &(column, width) in &columns {
                 let Some(cell) = row.get(column) else { break };
-                let shown = cut(&cell.text, width);
+                let mut parts = vec![cell.text.clone()];
+                if self.layout.wraps && column == last {
+                    parts = form::wrapped(&cut(&cell.text, longest(column)), width, "");
+                }
+                below.extend(parts.drain(1..).map(|part| (begin, painted(&part, cell.colour, form.style))));
+                begin += width + GAP;
+                let shown = cut(&parts[0], width);
                 if !shown.is_empty() {
                     line.extend(std::iter::repeat_n(' ', blanks));
                     line.push_str(&painted(&shown, cell.colour, form.style));
@@ -170,8 +178,11 @@ impl Table {
                 }
                 blanks += width.saturating_sub(form::width_of(&shown)) + GAP;
             }
-            text.push_str(&cut(&line, room));
-            text.push('\n');
+            let below = below.into_iter().map(|(begin, part)| format!("{:begin$}{part}", ""));
+            for line in std::iter::once(line).chain(below) {
+                text.push_str(&cut(&line, room));
+                text.push('\n');
+            }
         }
         text
     }
@@ -230,6 +241,19 @@ mod tests {
         table.add([Cell::new("a"), Cell::new("held"), Cell::new(&"x".repeat(100))]);
         assert_eq!(table.to_text(form(Some(20))), "LOCK  STATE  NOTE\na     held   xxxxxx…\n");
         assert_eq!(table.to_text(form(Some(12))), "LOCK  STATE…\na     held …\n");
+    }
+
+    #[test]
+    fn the_last_column_may_go_on_below() {
+        let layout = Layout { wraps: true, ..Layout::default() };
+        let mut table = Table::new(&["LOCK", "STATE", "NOTE"]).laid_out(layout);
+        table.add([Cell::new("a"), Cell::new("held"), Cell::new("one or two words")]);
+        table.add([Cell::new("b"), Cell::new("free"), Cell::new("three")]);
+        let head = "LOCK  STATE  NOTE\n";
+        let below = "a     held   one or\n             two\n             words\nb     free   three\n";
+        assert_eq!(table.to_text(form(Some(20))), format!("{head}{below}"));
+        let beside = "a     held   one or two words\nb     free   three\n";
+        assert_eq!(table.to_text(form(None)), format!("{head}{beside}"));
     }
 
     /// An emoji with a selector is wider for some than its characters.

@@ -197,27 +197,17 @@ impl<'a> WaitLine<'a> {
             busy.holders.iter_mut().for_each(|holder| holder.age_by(now - *seen));
         }
         let found: Vec<(&LockName, &Busy)> = found.iter().map(|(name, busy, _)| (name, busy)).collect();
-        // The best of several.
-        let position = found.iter().filter_map(|(_, busy)| busy.position).min();
         let waited = Some(now - self.begin).filter(|waited| waited.as_secs() > 0);
         let waited = waited.map(|waited| format!(" for {}", show_distance(waited))).unwrap_or_default();
         let left = self.end.map(|end| format!(", {} left", show_distance(end - now))).unwrap_or_default();
         if self.is_redrawn() {
-            let position = position.map_or("waiting".to_owned(), |position| format!("#{position}"));
             let held = describe_none(&found, self.store, describe_briefly);
-            self.draw(&format!("dlock: {position}{waited}{left}: {held}"));
+            self.draw(&format!("dlock: {}{waited}{left}: {held}", place(&found, true)));
         } else {
-            let position = match position {
-                Some(position) => format!(" at position {position}"),
-                None if found.iter().any(|(_, busy)| busy.is_outside_queue) => {
-                    " outside the queue".to_owned()
-                }
-                None => String::new(),
-            };
             let held = describe_none(&found, self.store, describe);
             let (lock, holder) = shown(&found);
             let details = Details { lock, holder, ..Details::new("info", "waiting") };
-            self.print(details, &format!("{held}; waiting{position}{waited}{left}"));
+            self.print(details, &format!("{held}; {}{waited}{left}", place(&found, false)));
         }
     }
 
@@ -284,6 +274,16 @@ impl Drawing {
     }
 }
 
+/// Returns where the run waits: at the best position of several.
+fn place(found: &[(&LockName, &Busy)], is_brief: bool) -> String {
+    match found.iter().filter_map(|(_, busy)| busy.position).min() {
+        Some(position) if is_brief => format!("#{position}"),
+        Some(position) => format!("waiting at position {position}"),
+        None if found.iter().any(|(_, busy)| busy.is_outside_queue) => "waiting outside the queue".to_owned(),
+        None => "waiting".to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -326,6 +326,19 @@ mod tests {
         let both = line(&reporter, &[]);
         assert!(both.begins_to_fail(&a));
         assert!(both.ceases_to_fail(&b));
+    }
+
+    #[test]
+    fn both_forms_say_where_the_run_waits() {
+        let (a, queued) = (name("a"), Busy { position: Some(3), ..busy() });
+        let outside = Busy { is_outside_queue: true, ..busy() };
+        for (found, brief, whole) in [
+            (vec![(&a, &queued), (&a, &outside)], "#3", "waiting at position 3"),
+            (vec![(&a, &outside)], "waiting outside the queue", "waiting outside the queue"),
+            (vec![], "waiting", "waiting"),
+        ] {
+            assert_eq!((place(&found, true).as_str(), place(&found, false).as_str()), (brief, whole));
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! `dlock doctor`: checks the server, the table, and a scratch lock.
 
+use std::net::SocketAddr;
 use std::slice::from_ref;
 
 use super::connection::Connection;
@@ -57,24 +58,7 @@ impl MysqlStore {
         let Some((_, (connection, peer))) = servers.log_in(diagnosis, log_in).await?.pop() else {
             return Ok(());
         };
-        match connection.is_encrypted() {
-            true if location.encryption != Encryption::Verified => {
-                diagnosis.found(unverified(&location, password.is_some()));
-            }
-            true => {
-                diagnosis.found(reachability::certificate(&location.security, connection.certificate_end()))
-            }
-            false => {
-                if location.encryption == Encryption::Preferred && peer.is_some() && password.is_some() {
-                    diagnosis.found(unverified(&location, true));
-                }
-                let mut security = location.security.clone();
-                security.tls = None;
-                if let Some(finding) = reachability::plain_text(&security, peer, &REMEDIES) {
-                    diagnosis.found(finding);
-                }
-            }
-        }
+        encryption(&connection, &location, peer, password.is_some(), diagnosis);
         let user = location.security.credentials.username();
         let user = user.map_or("no user".to_owned(), |user| format!("user {user}"));
         diagnosis.found(Finding::ok("authentication", user));
@@ -107,16 +91,7 @@ impl MysqlStore {
                     return Ok(());
                 }
             }
-            None => {
-                let session = || {
-                    let ttl = one_ttl();
-                    let clock = "the server's, in steps of 1s; the lock of a crashed holder is free when its connection ends";
-                    Answer::new("server", format!("{clock}, {ttl} after its last renewal"))
-                };
-                let has_user_lock = self.client.has_user_lock();
-                let clock = if has_user_lock { session() } else { Answer::lease_of_server("1us") };
-                diagnosis.answer(Question::LeaseClock, clock);
-            }
+            None => diagnosis.answer(Question::LeaseClock, self.lease_clock()),
         }
         self.latency(diagnosis).await?;
         let name = race::try_out(|| contender(location.clone()), diagnosis).await?;
@@ -130,6 +105,16 @@ impl MysqlStore {
         // Only a user who may delete can remove it. It is free in any case.
         let _ = self.client.query(&format!("DELETE FROM {TABLE} WHERE name = {key}")).await;
         Ok(())
+    }
+
+    /// Returns whose clock ends a lease.
+    fn lease_clock(&self) -> Answer {
+        if !self.client.has_user_lock() {
+            return Answer::lease_of_server("1us");
+        }
+        let clock =
+            "the server's, in steps of 1s; the lock of a crashed holder is free when its connection ends";
+        Answer::new("server", format!("{clock}, {} after its last renewal", one_ttl()))
     }
 
     fn cluster(&self, diagnosis: &Diagnosis) {
@@ -314,6 +299,33 @@ impl MysqlStore {
 /// Returns a statement that a user without the right to create the table is refused, and that is in error for the others.
 fn not_created() -> String {
     format!("CREATE TABLE {TABLE} (name int, name int)")
+}
+
+/// Reports whether others can read the connection, or take the place of the server.
+fn encryption(
+    connection: &Connection,
+    location: &Location,
+    peer: Option<SocketAddr>,
+    has_password: bool,
+    diagnosis: &Diagnosis,
+) {
+    if connection.is_encrypted() {
+        diagnosis.found(match location.encryption {
+            Encryption::Verified => {
+                reachability::certificate(&location.security, connection.certificate_end())
+            }
+            _ => unverified(location, has_password),
+        });
+        return;
+    }
+    if location.encryption == Encryption::Preferred && peer.is_some() && has_password {
+        diagnosis.found(unverified(location, true));
+    }
+    let mut security = location.security.clone();
+    security.tls = None;
+    if let Some(finding) = reachability::plain_text(&security, peer, &REMEDIES) {
+        diagnosis.found(finding);
+    }
 }
 
 /// Returns the finding for a server that need not prove its identity.

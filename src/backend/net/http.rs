@@ -1,5 +1,7 @@
 //! HTTP/1.1 over one connection of our own, with our TLS and time limits. A request is never repeated, and a redirect never
-//! followed: whoever sent it decides. Through a proxy if one is given.
+//! followed: whoever sent it decides. Through a proxy if one is given. The stores that are asked by HTTP call it.
+//!
+//! What always holds: a failure says whether the server may have carried the request out.
 
 mod endpoint;
 pub mod examination;

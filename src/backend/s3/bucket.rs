@@ -100,11 +100,11 @@ impl Bucket {
     pub async fn list(&mut self) -> Result<Vec<(String, Option<LockName>)>, StoreError> {
         let (mut locks, mut next) = (Vec::new(), None::<String>);
         loop {
-            let mut query = format!("list-type=2&prefix={}", encoded(&self.location.place.prefix));
+            let mut query = format!("prefix={}", encoded(&self.location.place.prefix));
             if let Some(token) = &next {
                 query += &format!("&continuation-token={}", encoded(token));
             }
-            let xml = self.query(&query, "s3:ListBucket").await?;
+            let xml = self.listing(&query).await?;
             for key in elements(&xml, "Key") {
                 if let Some(name) = self.location.name_of(&key) {
                     locks.push((key, name.ok()));
@@ -116,6 +116,16 @@ impl Bucket {
             }
             next = token;
         }
+    }
+
+    /// Lists the objects that this query selects, and returns the reply in XML.
+    ///
+    /// # Errors
+    /// As of [`get`](Bucket::get).
+    pub async fn listing(&mut self, query: &str) -> Result<String, StoreError> {
+        let xml = self.query(&format!("list-type=2&{query}"), "s3:ListBucket").await?;
+        // Any web server may reply with a page.
+        xml.contains("<ListBucketResult").then_some(xml).ok_or_else(|| StoreError::Config(NOT_S3.into()))
     }
 
     /// Asks for a property of the bucket, and returns the reply in XML.
@@ -175,15 +185,16 @@ impl Bucket {
             }
             None if reply.status.as_u16() == 404 => {
                 // Any web server may reply so.
-                let text = "the server does not reply as S3 does: check endpoint= and path_style=";
                 let other = Protocol::Http.mismatch(server).await;
-                other.unwrap_or_else(|| StoreError::Config(text.into()))
+                other.unwrap_or_else(|| StoreError::Config(NOT_S3.into()))
             }
             Some(code) => reply.failure_saying(format!("{}: {said}", shown(code))),
             None => reply.failure(),
         }
     }
 }
+
+const NOT_S3: &str = "the server does not reply as S3 does: check endpoint= and path_style=";
 
 fn text(reply: &Reply) -> String {
     String::from_utf8_lossy(&reply.body).into_owned()

@@ -42,7 +42,7 @@ impl Bucket {
             let http = server.open_http(proxy.as_ref(), "/").await?;
             let bucket = async {
                 let mut bucket = Bucket::with(http, location);
-                bucket.query("list-type=2&max-keys=1", "s3:ListBucket").await?;
+                bucket.listing("max-keys=1").await?;
                 security.recognize(address);
                 Ok(bucket)
             };
@@ -80,7 +80,11 @@ async fn properties(bucket: &mut Bucket, diagnosis: &Diagnosis) {
         Ok(true) if !expire => Finding::warning(
             "versioning",
             "the bucket keeps all versions of its objects",
-            "a lock that is held for a day with --ttl 30s leaves 8640 versions, each of which is paid for",
+            format!(
+                "a lock that is held for a day with --ttl {} leaves {:.0} versions, each of which is paid for",
+                show(DEFAULT_TTL),
+                3.0 * 86_400.0 / DEFAULT_TTL.as_secs_f64()
+            ),
             "add a lifecycle rule that expires noncurrent versions after a day, or use another bucket",
         ),
         Ok(true) => Finding::ok("versioning", "noncurrent versions expire"),

@@ -12,6 +12,7 @@ mod formats;
 mod front_ends;
 mod gate_alone;
 mod host_clock;
+mod http_answers;
 mod hung_servers;
 mod kubernetes;
 mod late_requests;

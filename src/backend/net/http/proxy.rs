@@ -1,4 +1,6 @@
 //! HTTP proxies: the variables of the environment that curl reads (`curl(1)`, "ENVIRONMENT"; `CURLOPT_NOPROXY(3)`).
+//!
+//! What always holds: a proxy can read requests only if the store itself is asked without TLS.
 
 use std::fmt;
 use std::net::IpAddr;

@@ -97,6 +97,11 @@ fn what_a_store_refuses_is_said_with_what_to_do() {
         (reply(200, &json!([])), 78, "the server does not reply as DynamoDB does: check endpoint="),
         (error(500, "InternalServerError"), 69, "500 Internal Server Error: InternalServerError: said"),
         (error(400, "ThrottlingException"), 69, "the store replies ThrottlingException: said"),
+        (
+            error(400, "ReplicatedWriteConflictException"),
+            69,
+            "the store replies ReplicatedWriteConflictException: said",
+        ),
     ] {
         let answered = answer.clone();
         let web = Web::start(move |_| Some(answered.clone()));

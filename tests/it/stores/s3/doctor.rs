@@ -27,3 +27,12 @@ fn a_bucket_that_keeps_versions_is_a_warning() {
     let output = doctor(&s3.url());
     assert_found(&output, "warning", "versioning", "the bucket keeps all versions of its objects");
 }
+
+/// Renewals leave versions: the bucket may remove them, but not before its retention has ended.
+#[test]
+fn a_bucket_that_retains_versions_is_a_warning() {
+    let web = fake::start(Fault::RetainsVersions);
+    let output = doctor(&url(web.port()));
+    assert_found(&output, "ok", "versioning", "noncurrent versions expire");
+    assert_found(&output, "warning", "retention", "the bucket retains each version by default (Object Lock)");
+}

@@ -1,6 +1,9 @@
 //! A fake bucket, which keeps some rules of S3 and breaks others.
 
 use crate::support::web::{Answer, Asked, Web};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -24,6 +27,8 @@ pub enum Fault {
     AsksForPauses(u64, u64),
     /// The clock of the server that reads are sent to is 3 s behind that of the one for writes.
     ReadsAreBehind,
+    /// It keeps every version of each object for a time, and removes it then.
+    RetainsVersions,
     /// From the reply to this request on, its clock is 20 s ahead, as after a pause of the client's host.
     ClockJumps(u64),
 }
@@ -70,8 +75,16 @@ fn answer(fault: Fault, number: u64, objects: &Objects, asked: &Asked) -> Answer
     }
     match asked.method.as_str() {
         "GET" if path == "/b/" => {
-            let body =
-                if query.starts_with("list") { "<ListBucketResult/>" } else { "<VersioningConfiguration/>" };
+            let retains = fault == Fault::RetainsVersions;
+            let body = match query.split(['=', '&']).next() {
+                Some("list-type") => "<ListBucketResult/>",
+                Some("versioning") if retains => "<Versioning><Status>Enabled</Status></Versioning>",
+                Some("lifecycle") if retains => {
+                    "<Rule><Status>Enabled</Status><NoncurrentVersionExpiration></NoncurrentVersionExpiration></Rule>"
+                }
+                Some("object-lock") if retains => "<Rule><DefaultRetention></DefaultRetention></Rule>",
+                _ => "<VersioningConfiguration/>",
+            };
             reply(200, None, body.to_owned())
         }
         "GET" => match objects.lock().unwrap().get(path) {
@@ -90,6 +103,10 @@ fn answer(fault: Fault, number: u64, objects: &Objects, asked: &Asked) -> Answer
 }
 
 fn put(fault: Fault, number: u64, objects: &Objects, path: &str, asked: &Asked) -> Answer {
+    let sum = STANDARD.encode(Sha256::digest(&asked.body));
+    if asked.header("x-amz-checksum-sha256") != Some(&sum) {
+        return error(400, "BadDigest");
+    }
     let is_met = |objects: &HashMap<String, (Vec<u8>, u64)>| {
         let version = objects.get(path).map(|(_, version)| format!("\"{version}\""));
         fault == Fault::IgnoresConditions
