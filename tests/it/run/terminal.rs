@@ -235,6 +235,11 @@ fn ctrl_z_and_fg_while_orphans_are_waited_for_leave_dlock_in_the_foreground() {
     for _ in 0..2 {
         until(SOON, "a stopped dlock", || {
             terminal.type_keys(CTRL_Z);
+            // Not again at once: a key that sends a signal discards what is written at that moment, such as the prompt.
+            let begin = Instant::now();
+            while !process::stopped(dlock) && begin.elapsed() < Duration::from_secs(2) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
             process::stopped(dlock)
         });
         terminal.expect(PROMPT);
