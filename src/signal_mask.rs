@@ -47,14 +47,24 @@ pub fn current() -> nix::Result<SigSet> {
     change(SigmaskHow::SIG_BLOCK, &SigSet::empty())
 }
 
+/// The signals that a thread blocked before [`keep`]; none where the C library leaves them alone.
+#[derive(Clone, Copy)]
+pub struct Kept(Option<SigSet>);
+
+impl Kept {
+    /// Blocks them, and no others, in the calling thread.
+    pub fn restore(self) {
+        if let Some(blocked) = self.0 {
+            let _ = change(SigmaskHow::SIG_SETMASK, &blocked);
+        }
+    }
+}
+
 /// Does something after which the thread blocks the same signals as before. musl unblocks some when it starts its first thread
 /// and when it starts a program: 34, which ends dlock if it arrives in these microseconds.
-pub fn keep<T>(act: impl FnOnce() -> T) -> T {
-    if !cfg!(target_env = "musl") {
-        return act();
-    }
-    let before = current();
-    let done = act();
-    let _ = before.and_then(|before| change(SigmaskHow::SIG_SETMASK, &before));
+pub fn keep<T>(act: impl FnOnce(Kept) -> T) -> T {
+    let kept = Kept(if cfg!(target_env = "musl") { current().ok() } else { None });
+    let done = act(kept);
+    kept.restore();
     done
 }

@@ -65,7 +65,7 @@ impl Program {
         let until = Moment::now() + limit;
         let failed =
             |what: &str, error: &io::Error| StoreError::Config(format!("{what}: {}", io_text(error)));
-        let child = signal_mask::keep(|| command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn());
+        let child = signal_mask::keep(|_| command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn());
         let mut child = child.map_err(|error| failed("the program cannot be run", &error))?;
         let pipe = child.stdout.take().expect("it is a pipe");
         let before = mem::replace(&mut *self.state(), State::Running(child));

@@ -184,8 +184,8 @@ impl Client {
         }
     }
 
-    /// Sends one request from its queue position, which must be granted; others only while a process that is no member has
-    /// the gate: on `file:`, a thread of another waiter has it for the moment in which it finds out that it is free.
+    /// Sends one request from its queue position, which must be granted. It is repeated only if a process that is not a
+    /// member has the gate: on `file:`, another waiter locks the file for a moment to find out that it is free.
     pub async fn claim_turn(&mut self) -> Grant {
         let until = Instant::now() + SOON;
         loop {
