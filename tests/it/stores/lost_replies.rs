@@ -57,15 +57,24 @@ fn lose_each(url: impl Fn(u16) -> String, port: u16, ttl: &str, check: impl Fn(u
     let run = || Dlock::run().backend(&url).args(["--ttl", ttl]).args(more).sh("echo ran").output();
     // After the first run, each one sends the same requests.
     assert_eq!(run().outcome(), (Exit::Code(0), "ran\n", ""));
+    await_quiet(&proxy);
     let before = proxy.replies();
     assert_eq!(run().outcome(), (Exit::Code(0), "ran\n", ""));
+    await_quiet(&proxy);
     let replies = proxy.replies() - before;
     assert!(replies >= 3, "{replies} replies");
     for reply in 0..replies {
         proxy.lose_reply_after(reply);
         check(reply, &run());
+        await_quiet(&proxy);
     }
     replies
+}
+
+/// Waits until no reply to the last run can arrive any more: it would be counted with those to the next one.
+#[track_caller]
+fn await_quiet(proxy: &Proxy) {
+    until(SOON, "the end of the connections", || proxy.is_quiet());
 }
 
 /// Loses each reply to a run with `--once-per`: its success is recorded, or it says that it may run again.
@@ -78,14 +87,18 @@ fn assert_success_is_recorded(url: impl Fn(u16) -> String, port: u16) {
         run.sh("echo ran").output()
     };
     assert_eq!(run(&url, "one").outcome(), (Exit::Code(0), "ran\n", ""));
+    await_quiet(&proxy);
     let before = proxy.replies();
     assert_eq!(run(&url, "two").outcome(), (Exit::Code(0), "ran\n", ""));
+    await_quiet(&proxy);
     let replies = proxy.replies() - before;
     assert!(replies >= 3, "{replies} replies");
     for reply in 0..replies {
         proxy.lose_reply_after(reply);
         let name = format!("x{reply}");
-        if run(&url, &name).outcome() == (Exit::Code(0), "ran\n", "") {
+        let output = run(&url, &name);
+        await_quiet(&proxy);
+        if output.outcome() == (Exit::Code(0), "ran\n", "") {
             let again = run(&direct, &name);
             assert_eq!((again.exit, again.stdout.as_str()), (Exit::Code(0), ""), "reply {reply}");
         }

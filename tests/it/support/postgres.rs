@@ -289,9 +289,10 @@ impl Group for Postgres {
     }
 
     fn renew(&mut self) -> bool {
-        // A process that has ended may have left a session, for a moment.
+        // A process that has ended may have left a session, for a moment, and a session its locks.
         const WIPE: &str = "DO $$ BEGIN FOR n IN 1..100 LOOP \
-             IF NOT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = 'dlock') THEN RETURN; END IF; \
+             IF NOT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()) \
+             AND NOT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory') THEN RETURN; END IF; \
              PERFORM pg_sleep(0.01), pg_stat_clear_snapshot(); END LOOP; RAISE 'it has clients'; END $$; \
              SET client_min_messages = warning; DROP TABLE IF EXISTS dlock_locks, shedlock";
         self.daemon.is_up() && self.try_sql(WIPE).is_ok()

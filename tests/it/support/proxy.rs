@@ -37,7 +37,10 @@ struct State {
     down: Road,
     refusing: bool,
     closed: bool,
-    connections: Vec<(TcpStream, TcpStream)>,
+    /// The number of each, and its streams.
+    connections: Vec<(usize, TcpStream, TcpStream)>,
+    /// The directions of connections in which bytes may still arrive.
+    open: usize,
     flights: Vec<Flight>,
     pieces_down: usize,
     pieces_delivered: usize,
@@ -63,21 +66,25 @@ impl State {
     }
 
     fn close(&mut self) {
-        for (client, server) in self.connections.drain(..) {
+        self.close_those(|_| true);
+    }
+
+    fn close_those(&mut self, is_meant: impl Fn(usize) -> bool) {
+        for (_, client, server) in self.connections.extract_if(.., |(number, ..)| is_meant(*number)) {
             let _ = client.shutdown(Shutdown::Both);
             let _ = server.shutdown(Shutdown::Both);
         }
     }
 
-    /// Whether the reply that has just arrived is lost.
-    fn loses_reply(&mut self) -> bool {
+    /// Whether the reply that has just arrived on this connection is lost.
+    fn loses_reply(&mut self, connection: usize) -> bool {
         let Some(others) = &mut self.lose_after else { return false };
         if *others > 0 {
             *others -= 1;
             return false;
         }
         self.lose_after = None;
-        self.close();
+        self.close_those(|number| number == connection);
         true
     }
 
@@ -226,7 +233,7 @@ impl Proxy {
 
     /// Closes the direction to the clients, and goes on carrying what they send.
     pub fn half_close(&self) {
-        for (client, _) in &self.shared.lock().connections {
+        for (_, client, _) in &self.shared.lock().connections {
             let _ = client.shutdown(Shutdown::Write);
         }
     }
@@ -265,6 +272,11 @@ impl Proxy {
         self.shared.lock().pieces_down
     }
 
+    /// Whether all connections have ended, so that nothing more of them can arrive.
+    pub fn is_quiet(&self) -> bool {
+        self.shared.lock().open == 0
+    }
+
     /// Number of pieces from the server that have arrived at a client.
     pub fn delivered_replies(&self) -> usize {
         self.shared.lock().pieces_delivered
@@ -293,7 +305,8 @@ fn accept(listener: &TcpListener, target: u16, shared: &Arc<Shared>) {
         let Ok(server) = TcpStream::connect(("127.0.0.1", target)) else { continue };
         let _ = (client.set_nodelay(true), server.set_nodelay(true));
         let copy = |stream: &TcpStream| stream.try_clone().expect("a descriptor");
-        state.connections.push((copy(&client), copy(&server)));
+        state.connections.push((connection, copy(&client), copy(&server)));
+        state.open += 2;
         drop(state);
         carry(Way::Up, connection, copy(&client), copy(&server), shared);
         carry(Way::Down, connection, server, client, shared);
@@ -304,7 +317,10 @@ fn accept(listener: &TcpListener, target: u16, shared: &Arc<Shared>) {
 fn carry(way: Way, connection: usize, from: TcpStream, to: TcpStream, shared: &Arc<Shared>) {
     let (pieces, due) = channel();
     let (reading, writing) = (Arc::clone(shared), Arc::clone(shared));
-    std::thread::spawn(move || read(way, connection, from, &pieces, &reading));
+    std::thread::spawn(move || {
+        read(way, connection, from, &pieces, &reading);
+        reading.change(|state| state.open -= 1);
+    });
     std::thread::spawn(move || deliver(way, connection, to, &due, &writing));
 }
 
@@ -329,7 +345,7 @@ fn read(
                 {
                     *replies += 1;
                 }
-                if state.loses_reply() {
+                if state.loses_reply(connection) {
                     return;
                 }
                 state.hold_reply();

@@ -10,18 +10,18 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 pub struct AdvisoryRig {
-    rows: PostgresRig,
-    /// The sessions of other programs, by the name of the lock.
+    /// The sessions of other programs, by the name of the lock. They end before the server is lent to the next test.
     foreign: HashMap<String, Psql>,
+    rows: PostgresRig,
 }
 
 impl AdvisoryRig {
     fn new() -> Self {
-        Self { rows: PostgresRig::new(), foreign: HashMap::new() }
+        Self { foreign: HashMap::new(), rows: PostgresRig::new() }
     }
 
     fn behind_a_pooler() -> Self {
-        Self { rows: PostgresRig::behind("session"), foreign: HashMap::new() }
+        Self { foreign: HashMap::new(), rows: PostgresRig::behind("session") }
     }
 
     /// Runs SQL on the processes that hold a lock, and returns how many there are.
