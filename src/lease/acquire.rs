@@ -8,11 +8,10 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::SHORTEST_INTERVAL;
+use super::attempts::{Attempts, Next, reconnect_pause};
 pub use super::patience::{Limits, Patience, Wait};
 use super::validity::{Terms, Validity};
-use crate::backend::{
-    Again, Attempt, Backend, Busy, CLAIM_WITHIN, Change, Ending, Intent, Refusal, StoreError,
-};
+use crate::backend::{Attempt, Backend, Busy, Change, Ending, Intent, Refusal, StoreError};
 use crate::clock::{Alarm, Moment};
 use crate::lock::{Claim, Grant, NotDue, Revocation};
 use crate::random::jitter;
@@ -46,7 +45,22 @@ pub enum Advice {
     Leave,
 }
 
+/// Learns how an acquisition goes on.
+pub trait Observer {
+    /// An attempt has found the lock busy.
+    fn busy(&self, _: &Claim, _: &Busy) -> Advice {
+        Advice::Wait
+    }
+
+    /// The claim was refused, and is tried again.
+    fn refused(&self, _: &Claim, _: &Refusal) {}
+
+    /// The store failed, and is tried again: until this moment, if there is one.
+    fn failed(&self, _: &Claim, _: &StoreError, _until: Option<Moment>) {}
+}
+
 /// What an acquisition shares with its caller.
+#[derive(Clone, Copy)]
 pub struct WaitContext<'a> {
     /// Cancels the acquisition.
     pub give_up: &'a CancellationToken,
@@ -54,13 +68,8 @@ pub struct WaitContext<'a> {
     pub check_held: &'a watch::Sender<()>,
     /// A timer for the pauses.
     pub alarm: &'a Alarm,
-    /// Called with the holders after each attempt that finds the lock busy.
-    pub on_busy: &'a mut dyn FnMut(&Claim, &Busy) -> Advice,
-    /// Called with each refusal that is followed by another attempt.
-    pub on_refused: &'a mut dyn FnMut(&Claim, &Refusal),
-    /// Called with each failure of the store that is followed by another attempt, and with the end of these attempts,
-    /// if they have one.
-    pub on_failure: &'a mut dyn FnMut(&Claim, &StoreError, Option<Moment>),
+    /// Learns how it goes on.
+    pub observer: &'a dyn Observer,
 }
 
 /// How long to wait for the reply to a request in flight after a cancellation.
@@ -69,26 +78,6 @@ const CANCEL_GRACE: Duration = Duration::from_millis(700);
 const CLEAN_UP: Duration = Duration::from_millis(400);
 /// Likewise, if the store has it: what is left behind would exclude everybody until its lease ends.
 const GIVE_BACK: Duration = Duration::from_secs(2);
-/// The base of the pause between two attempts on a store that cannot notify; the average is twice this.
-const POLL: Duration = Duration::from_millis(100);
-/// The first retry after a failure comes after a random part of this, the following ones after at least half of it: a
-/// thousand clients that lost the store together do not return together, and none retries more than twice a second.
-const RECONNECT: Duration = Duration::from_secs(1);
-/// The average pause after a transient error, which doubles with each failure in a row ...
-const TRANSIENT_PAUSE: Duration = Duration::from_millis(50);
-/// ... this often.
-const TRANSIENT_DOUBLED: u32 = 3;
-/// The largest random part of the pause after repeated failures.
-const LONGEST_RECONNECT_JITTER: Duration = Duration::from_secs(4);
-/// The average pause before a lock is tried again that is in use with another number of slots: such a claim has no place
-/// in the queue.
-const SLOTS_PAUSE: Duration = Duration::from_millis(500);
-/// With `--no-wait`, a lock whose turn is another waiter's is tried again after this, then half as often each time ...
-const FIRST_TURN_PAUSE: Duration = Duration::from_millis(5);
-/// ... until that waiter must have claimed the lock or missed its turn. Other waiters may have been notified meanwhile.
-const LONGEST_TURN: Duration = CLAIM_WITHIN.saturating_mul(2);
-/// Where waiters have longer to claim it, it is tried again this often at least.
-const TURN_LOOKS: u32 = 8;
 
 /// Tries to acquire the lock until it is granted, a limit is reached, or the acquisition is cancelled.
 ///
@@ -103,7 +92,7 @@ pub async fn acquire(
     claim: &Claim,
     limits: &Limits,
     terms: &Terms,
-    context: &mut WaitContext<'_>,
+    context: &WaitContext<'_>,
 ) -> Granted {
     let mut left = Left::Nothing;
     let granted = acquire_with_retries(backend, claim, limits, terms, context, &mut left).await;
@@ -125,9 +114,17 @@ pub(super) enum Left {
 }
 
 impl Left {
-    fn add(&mut self, maybe_applied: bool) {
-        if maybe_applied {
-            *self = Left::Perhaps;
+    /// Returns what is left after a reply to another attempt.
+    fn after(self, reply: &Result<(Moment, Attempt), NoReply>, intent: Intent) -> Left {
+        match reply {
+            Ok((_, Attempt::Busy(_))) if intent == Intent::Enqueue => Left::Perhaps,
+            Ok(_) => Left::Nothing,
+            Err(NoReply::Hangs) => Left::Unanswered,
+            Err(
+                NoReply::GivenUp { maybe_applied: true }
+                | NoReply::Failed(StoreError::Unavailable { maybe_applied: true, .. }),
+            ) => Left::Perhaps,
+            Err(_) => self,
         }
     }
 }
@@ -138,132 +135,50 @@ pub(super) async fn acquire_with_retries(
     claim: &Claim,
     limits: &Limits,
     terms: &Terms,
-    context: &mut WaitContext<'_>,
+    context: &WaitContext<'_>,
     left: &mut Left,
 ) -> Granted {
-    let mut claim = claim.clone();
-    let begin = Moment::now();
-    let mut is_first = true;
-    let mut failures = 0;
-    let mut turn_pause = FIRST_TURN_PAUSE;
-    let mut next_turn_at = begin;
-    let mut turn_ends = None;
+    let mut attempts = Attempts::new(claim, limits, terms, context.observer);
+    let mut next_turn_at = Moment::now();
     loop {
-        let budget = limits.attempt((!is_first).then_some(begin), terms.connect_timeout);
-        let attempt_began = Moment::now();
-        let mut end = limits.wait_until;
-        let again = match attempt(backend, &claim, limits.intent, budget, context.give_up).await {
-            Err(NoReply::GivenUp { maybe_applied }) => {
-                left.add(maybe_applied);
-                return Err(NotGranted::GivenUp);
-            }
-            Err(NoReply::Hangs) => {
-                *left = Left::Unanswered;
-                return Err(NotGranted::GivenUp);
-            }
+        let (budget, began) = (attempts.budget(), Moment::now());
+        let reply = attempt(backend, &attempts.claim, limits.intent, budget, context.give_up).await;
+        *left = left.after(&reply, limits.intent);
+        let next = match reply {
             Ok((sent, Attempt::Granted(grant))) => {
                 let validity = grant.lease.map(|lease| terms.validity(sent, lease));
-                *left = Left::Nothing;
                 let Some(late) = validity.filter(|validity| Moment::now() >= validity.start_before) else {
                     return Ok((grant, validity));
                 };
-                clean_up(backend, &claim).await;
-                if limits.is_retry_expired() {
-                    return Err(NotGranted::Failed(too_late(sent, late)));
-                }
-                jitter(RECONNECT)
+                clean_up(backend, &attempts.claim).await;
+                attempts.late(sent, late)?
             }
-            Ok((_, Attempt::Refused(refusal))) => {
-                *left = Left::Nothing;
-                let may_change = matches!(refusal, Refusal::Slots(_)) && !claim.requires_outer_hold;
-                if !may_change || limits.intent == Intent::TakeNow || is_past(limits.wait_until) {
-                    return Err(NotGranted::Refused(refusal));
-                }
-                failures = 0;
-                (context.on_refused)(&claim, &refusal);
-                SLOTS_PAUSE / 2 + jitter(SLOTS_PAUSE)
-            }
-            Ok((_, Attempt::NotDue(not_due))) => {
-                *left = Left::Nothing;
-                return Err(NotGranted::NotDue(not_due));
-            }
-            Ok((_, Attempt::Busy(busy))) => {
-                *left = match limits.intent {
-                    Intent::Enqueue => Left::Perhaps,
-                    Intent::TakeNow => Left::Nothing,
-                };
-                failures = 0;
-                if claim.identity.supersedes {
-                    claim.identity.first_ticket = claim.identity.first_ticket.or(busy.ticket);
-                }
-                let advice = (context.on_busy)(&claim, &busy);
-                let turn = match busy.again {
-                    Again::Within(left) if busy.promised => left,
-                    _ => Duration::ZERO,
-                };
-                let longest = LONGEST_TURN.max(turn + CLAIM_WITHIN);
-                let not_our_turn = busy.promised
-                    && limits.intent == Intent::TakeNow
-                    && Moment::now() < *turn_ends.get_or_insert_with(|| Moment::now() + longest);
-                if advice == Advice::Leave || is_past(limits.wait_until) && !not_our_turn {
-                    return Err(NotGranted::Contended(busy));
-                }
-                if not_our_turn {
-                    // The store notifies only the waiters in its queue.
-                    end = None;
-                    turn_pause = (turn_pause * 2).min(POLL.max(turn / TURN_LOOKS));
-                }
-                match busy.again {
-                    Again::Within(within) if not_our_turn => within.min(turn_pause),
-                    Again::Within(within) => within,
-                    Again::Poll => POLL + jitter(POLL * 2),
-                }
-            }
-            Err(NoReply::Failed(error)) => {
-                let StoreError::Unavailable { maybe_applied, .. } = error else {
-                    return Err(NotGranted::Failed(error));
-                };
-                left.add(maybe_applied);
-                // A connection that failed quickly leaves time to ask whether the lock was granted.
-                let ask_again =
-                    is_first && maybe_applied && Moment::now() - attempt_began < terms.connect_timeout / 2;
-                let transient = error.is_transient() && Moment::now() < begin + terms.connect_timeout;
-                if !ask_again && !transient && limits.is_retry_expired() {
-                    return Err(NotGranted::Failed(error));
-                }
-                failures += 1;
-                if !ask_again && !transient {
-                    (context.on_failure)(&claim, &error, limits.retry_until);
-                }
-                end = limits.retry_until.filter(|_| !transient);
-                match (ask_again, transient) {
-                    (_, true) => transient_pause(failures),
-                    (true, false) => Duration::ZERO,
-                    (false, false) => reconnect_pause(failures),
-                }
-            }
+            Ok((_, Attempt::Busy(busy))) => attempts.busy(busy)?,
+            Ok((_, Attempt::Refused(refusal))) => attempts.refused(refusal)?,
+            Ok((_, Attempt::NotDue(not_due))) => return Err(NotGranted::NotDue(not_due)),
+            Err(NoReply::Failed(error)) => attempts.failed(error, began)?,
+            Err(NoReply::GivenUp { .. } | NoReply::Hangs) => return Err(NotGranted::GivenUp),
         };
-        is_first = false;
-        if !pause(backend, again, end, failures == 0, &mut next_turn_at, context).await {
+        let can_notify = attempts.note_made();
+        if !pause(backend, &next, can_notify, &mut next_turn_at, context).await {
             return Err(NotGranted::GivenUp);
         }
     }
 }
 
-/// Waits until the next attempt is due: after `again`, or sooner if the store notifies or `end` comes. Returns false
-/// when the acquisition was cancelled.
+/// Waits until the next attempt is due, or the store notifies of something sooner. Returns false when the acquisition was
+/// cancelled.
 async fn pause(
     backend: &mut dyn Backend,
-    again: Duration,
-    end: Option<Moment>,
-    mut listening: bool,
+    next: &Next,
+    mut can_notify: bool,
     next_turn_at: &mut Moment,
-    context: &mut WaitContext<'_>,
+    context: &WaitContext<'_>,
 ) -> bool {
     let begin = Moment::now();
-    let mut until = begin + again;
-    if let Some(end) = end {
-        until = until.min(end.max(begin));
+    let mut until = begin + next.after;
+    if let Some(by) = next.by {
+        until = until.min(by.max(begin));
     }
     let latest = until;
     // Limits the rate of attempts if the notifications do not lead to a grant.
@@ -273,7 +188,7 @@ async fn pause(
             biased;
             () = context.give_up.cancelled() => return false,
             () = context.alarm.until(until) => return true,
-            change = backend.changed(), if listening => match change {
+            change = backend.changed(), if can_notify => match change {
                 Change::OurTurn if Moment::now() >= *next_turn_at => {
                     *next_turn_at = Moment::now() + SHORTEST_INTERVAL;
                     return true;
@@ -284,39 +199,12 @@ async fn pause(
                 Change::Soon(within) => until = latest.min(Moment::now() + within),
                 Change::Touched => until = until.min(soonest.max(Moment::now())),
                 Change::Disconnected => {
-                    listening = false;
+                    can_notify = false;
                     until = until.min(Moment::now() + reconnect_pause(1));
                 }
             },
         }
     }
-}
-
-fn is_past(until: Option<Moment>) -> bool {
-    until.is_some_and(|until| Moment::now() >= until)
-}
-
-/// Returns the pause after this many failures in a row.
-fn reconnect_pause(failures: u32) -> Duration {
-    match failures {
-        0 | 1 => jitter(RECONNECT),
-        more => RECONNECT / 2 + jitter((RECONNECT / 2 * more).min(LONGEST_RECONNECT_JITTER)),
-    }
-}
-
-/// Returns the pause after this many failures in a row, the last of which was transient. A deadlock is over at once, and a slot
-/// has soon migrated; a server that is overloaded must not be asked more often because of that.
-fn transient_pause(failures: u32) -> Duration {
-    let pause = TRANSIENT_PAUSE * (1 << failures.saturating_sub(1).min(TRANSIENT_DOUBLED));
-    pause / 2 + jitter(pause)
-}
-
-fn too_late(sent: Moment, validity: Validity) -> StoreError {
-    StoreError::unreachable(format!(
-        "the grant took {} ms of a lease of {} ms: too late to be used safely, give a longer --ttl",
-        (Moment::now() - sent).as_millis(),
-        (validity.ends - sent).as_millis()
-    ))
 }
 
 /// Why an attempt has no reply.

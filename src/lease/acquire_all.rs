@@ -151,7 +151,7 @@ pub async fn acquire_all<'a>(
     locks: &'a [Lock],
     limits: &Limits,
     terms: &'a Terms,
-    context: &mut WaitContext<'_>,
+    context: &WaitContext<'_>,
 ) -> AllGranted<'a> {
     loop {
         match attempt_all(locks, limits, terms, context).await {
@@ -172,7 +172,7 @@ async fn attempt_all<'a>(
     locks: &'a [Lock],
     limits: &Limits,
     terms: &'a Terms,
-    context: &mut WaitContext<'_>,
+    context: &WaitContext<'_>,
 ) -> Result<(Vec<HeldLock<'a>>, Keepers<'a>), (&'a Lock, Option<NotGranted>)> {
     let mut keepers = Keepers::empty();
     let mut held: Vec<HeldLock<'a>> = Vec::new();

@@ -4,15 +4,14 @@
 //! held. If all of them are busy, there is a waiter in the queue of each. The waiter that is granted its lock first
 //! cancels the others; what one of those is granted in the same moment is given back at once.
 
-use std::cell::RefCell;
-
 use futures_util::StreamExt;
 use futures_util::future::join;
 use futures_util::stream::FuturesUnordered;
 use tokio_util::sync::CancellationToken;
 
 use super::acquire::{
-    Advice, Granted, Left, Limits, NotGranted, WaitContext, acquire, acquire_with_retries, give_back,
+    Advice, Granted, Left, Limits, NotGranted, Observer, WaitContext, acquire, acquire_with_retries,
+    give_back,
 };
 use super::acquire_all::{self, HeldLock, Keepers, Lock};
 use super::keeper::Event;
@@ -57,7 +56,7 @@ pub async fn acquire_any<'a>(
     locks: &'a [Lock],
     limits: &Limits,
     terms: &'a Terms,
-    context: &mut WaitContext<'_>,
+    context: &WaitContext<'_>,
 ) -> AnyGranted<'a> {
     loop {
         match attempt_any(locks, limits, terms, context).await {
@@ -79,7 +78,7 @@ async fn attempt_any<'a>(
     locks: &'a [Lock],
     limits: &Limits,
     terms: &'a Terms,
-    context: &mut WaitContext<'_>,
+    context: &WaitContext<'_>,
 ) -> Result<AnyGranted<'a>, Lost<'a>> {
     let mut ends: Vec<Option<NotGranted>> = locks.iter().map(|_| None).collect();
     match first_free(locks, limits, terms, context, &mut ends).await {
@@ -100,6 +99,15 @@ async fn attempt_any<'a>(
     }
 }
 
+/// Of a first look at several locks nothing is said: one that is busy does not matter before all are.
+struct Unobserved;
+
+impl Observer for Unobserved {
+    fn busy(&self, _: &Claim, _: &Busy) -> Advice {
+        Advice::Leave
+    }
+}
+
 /// Tries the locks one after the other, each once, and notes why each was not granted. `None` if none was, and each may
 /// be tried again as far as the limits allow.
 async fn first_free<'a>(
@@ -112,17 +120,11 @@ async fn first_free<'a>(
     // One attempt gets as long as the first of several would.
     let once = Terms { connect_timeout: limits.attempt(None, terms.connect_timeout), ..*terms };
     for (lock, end) in locks.iter().zip(ends) {
-        let mut context = WaitContext {
-            // Nothing is said of a lock that is busy before all are.
-            on_busy: &mut |_, _| Advice::Leave,
-            on_refused: &mut |_, _| {},
-            on_failure: &mut |_, _, _| {},
-            ..*context
-        };
+        let context = WaitContext { observer: &Unobserved, ..*context };
         let limits_now = Limits::once();
         let granted = {
             let mut backend = lock.backend();
-            acquire(&mut **backend, &lock.claim, &limits_now, &once, &mut context).await
+            acquire(&mut **backend, &lock.claim, &limits_now, &once, &context).await
         };
         let why = match granted {
             Ok((grant, validity)) => match HeldLock::new(lock, grant, validity).await {
@@ -156,17 +158,16 @@ async fn first_granted<'a>(
     candidates: &[usize],
     limits: &Limits,
     terms: &'a Terms,
-    context: &mut WaitContext<'_>,
+    context: &WaitContext<'_>,
     ends: &mut [Option<NotGranted>],
 ) -> Option<Result<AnyGranted<'a>, Lost<'a>>> {
     let give_up = context.give_up;
     let decided = give_up.child_token();
     let mut check_held = context.check_held.subscribe();
-    let context = RefCell::new(context);
     let mut waits: FuturesUnordered<_> = candidates
         .iter()
         .map(|index| {
-            let (lock, context, decided) = (&locks[*index], &context, &decided);
+            let (lock, decided) = (&locks[*index], &decided);
             async move { (*index, wait_for(lock, limits, terms, context, decided).await) }
         })
         .collect();
@@ -228,22 +229,15 @@ async fn wait_for(
     lock: &Lock,
     limits: &Limits,
     terms: &Terms,
-    context: &RefCell<&mut WaitContext<'_>>,
+    context: &WaitContext<'_>,
     decided: &CancellationToken,
 ) -> Granted {
     let alarm = Alarm::new().unwrap_or_else(|_| Alarm::without_descriptor());
-    let (check_held, give_up) = (context.borrow().check_held, context.borrow().give_up);
-    let mut own = WaitContext {
-        give_up: decided,
-        check_held,
-        alarm: &alarm,
-        on_busy: &mut |claim: &Claim, busy: &Busy| (context.borrow_mut().on_busy)(claim, busy),
-        on_refused: &mut |claim, refusal| (context.borrow_mut().on_refused)(claim, refusal),
-        on_failure: &mut |claim, error, until| (context.borrow_mut().on_failure)(claim, error, until),
-    };
+    let own = WaitContext { give_up: decided, alarm: &alarm, ..*context };
+    let give_up = context.give_up;
     let mut backend = lock.backend();
     let (claim, mut left) = (&lock.claim, Left::Nothing);
-    let mut granted = acquire_with_retries(&mut **backend, claim, limits, terms, &mut own, &mut left).await;
+    let mut granted = acquire_with_retries(&mut **backend, claim, limits, terms, &own, &mut left).await;
     if decided.is_cancelled() {
         if granted.is_ok() {
             left = Left::Perhaps;

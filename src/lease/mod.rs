@@ -7,6 +7,7 @@
 pub mod acquire;
 pub mod acquire_all;
 pub mod acquire_any;
+mod attempts;
 pub mod keeper;
 mod patience;
 pub mod validity;

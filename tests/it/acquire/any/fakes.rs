@@ -7,7 +7,7 @@ use dlock::backend::{
     TryReply,
 };
 use dlock::clock::{Alarm, Moment};
-use dlock::lease::acquire::{Advice, Patience, Wait, WaitContext};
+use dlock::lease::acquire::{Observer, Patience, Wait, WaitContext};
 use dlock::lease::acquire_all::Lock;
 use dlock::lease::acquire_any::acquire_any;
 use dlock::lease::validity::Terms;
@@ -17,6 +17,11 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+
+/// Waits for a busy lock, and says nothing.
+struct Patient;
+
+impl Observer for Patient {}
 
 /// A store of one lock: busy for a claim that does not wait, and granted to the first one that does.
 struct Fake {
@@ -144,13 +149,11 @@ fn acquire_any_fake(scripts: &[Script], cancel_after: Option<Duration>) -> (Vec<
         let limits = Patience { wait: Wait::Forever, retry: Duration::ZERO }.from(Moment::now());
         let alarm = Alarm::new().unwrap();
         let give_up = CancellationToken::new();
-        let mut context = WaitContext {
+        let context = WaitContext {
             give_up: &give_up,
             check_held: &watch::Sender::new(()),
             alarm: &alarm,
-            on_busy: &mut |_, _| Advice::Wait,
-            on_refused: &mut |_, _| {},
-            on_failure: &mut |_, _, _| {},
+            observer: &Patient,
         };
         let leave = async {
             match cancel_after {
@@ -161,7 +164,7 @@ fn acquire_any_fake(scripts: &[Script], cancel_after: Option<Duration>) -> (Vec<
             tokio::time::sleep(LEAVE_WITHIN).await;
         };
         let granted = tokio::select! {
-            granted = acquire_any(&locks, &limits, &terms, &mut context) => granted.ok(),
+            granted = acquire_any(&locks, &limits, &terms, &context) => granted.ok(),
             () = leave => None,
         };
         let (held, keepers) = granted?;

@@ -11,7 +11,7 @@ use dlock::backend::registry;
 use dlock::backend::url::Url;
 use dlock::backend::{Attempt, Backend, Ending, Intent, Release, Renewal};
 use dlock::clock::{Alarm, Moment};
-use dlock::lease::acquire::{Advice, NotGranted, Patience, Wait, WaitContext, acquire};
+use dlock::lease::acquire::{NotGranted, Observer, Patience, Wait, WaitContext, acquire};
 use dlock::lease::validity::Terms;
 use dlock::lock::{Claim, Identity, LockName, Mode, Token};
 use std::cell::Cell;
@@ -22,6 +22,11 @@ const TERMS: Terms = Terms {
     grace: Duration::from_secs(5),
     connect_timeout: Duration::from_secs(20),
 };
+
+/// Waits for a busy lock, and says nothing.
+struct Patient;
+
+impl Observer for Patient {}
 
 /// A client of the library that claims a lock.
 struct Client {
@@ -120,15 +125,9 @@ async fn tries(url: &str, name: &str, count: usize) -> OutcomeCounts {
         let limits = Patience { wait, retry: Duration::ZERO }.from(begin);
         let released = Cell::new(false);
         let outcome = {
-            let mut around = WaitContext {
-                give_up: &give_up,
-                check_held: &check_held,
-                alarm: &alarm,
-                on_busy: &mut |_, _| Advice::Wait,
-                on_refused: &mut |_, _| {},
-                on_failure: &mut |_, _, _| {},
-            };
-            let waits = acquire(&mut *waiter.backend, &waiter.claim, &limits, &TERMS, &mut around);
+            let around =
+                WaitContext { give_up: &give_up, check_held: &check_held, alarm: &alarm, observer: &Patient };
+            let waits = acquire(&mut *waiter.backend, &waiter.claim, &limits, &TERMS, &around);
             let ends = async {
                 other_alarm.until(begin + free).await;
                 released.set(true);
