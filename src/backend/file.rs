@@ -5,6 +5,7 @@
 //! Named only by the registry. What always holds: whoever holds the lock holds the `flock`, so that a foreign `flock(1)` and
 //! dlock never run at the same time, and a file that may be locked is never removed.
 
+mod change;
 mod directory;
 mod doctor;
 mod errors;

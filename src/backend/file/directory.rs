@@ -1,4 +1,4 @@
-//! The state of one dlock in a directory of locks, and the change of a sidecar in one step.
+//! The state of one dlock in a directory of locks.
 
 use std::fs::File;
 
@@ -6,14 +6,11 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::errors::describe;
 use super::hold::{HeldFile, QueuePosition};
-use super::lock_file::{is_at, number_of, try_flock, try_flock_of, try_lock};
-use super::observation::Observation;
+use super::lock_file::{is_at, try_flock, try_flock_of, try_lock};
 use super::presence::{Role, Target, Watches};
 use super::sidecar::{PATIENCE, Sidecar};
 use super::{Location, history, lock_file, sidecar, trust};
-use crate::backend::ledger::{
-    Decision, Done, EXHAUSTED, Effect, Gate, GateMode, Ledger, Observed, Purpose, Watch,
-};
+use crate::backend::ledger::{GateMode, Ledger, Purpose, Watch};
 use crate::backend::{Loss, StoreError};
 use crate::clock::{Moment, boot_id};
 use crate::lock::{Claim, LockName, Record};
@@ -44,142 +41,7 @@ impl LockDirectory {
         LockDirectory { location, held: None, position: None, watches, awaited: None, patient_until: None }
     }
 
-    /// Changes the ledger of a lock in one step, with its sidecar locked.
-    pub(super) fn change<T>(
-        &mut self,
-        name: &LockName,
-        purpose: &Purpose,
-        decide: impl Fn(&mut Ledger, &dyn Observed) -> Decision<T>,
-    ) -> Result<Done<T>, StoreError> {
-        self.take_events();
-        let path = self.location.lock_path(name);
-        let sidecar_path = self.location.sidecar_path(name);
-        let mut lock_file = match purpose {
-            Purpose::Claim(_) => Some(self.open_lock_file(name)?),
-            Purpose::Prepare => {
-                self.location.prepare()?;
-                None
-            }
-            _ => None,
-        };
-        let loss = self.loss(purpose, name)?;
-        let (mut sidecar, before) = self.open(name, purpose)?;
-        let is_ours = |held: &&HeldFile| is_holder(held, purpose);
-        let mut gate = match self.held.as_ref().filter(is_ours) {
-            Some(held) if held.owns_flock => Gate::Passed(held.entry.gate),
-            // What cannot be read is not ours.
-            None if sidecar.is_none() => Gate::Closed,
-            _ => Gate::Untried,
-        };
-        let mut taken = None;
-        let (mut ledger, value, effect, watch) = loop {
-            let mut ledger = before.clone();
-            if matches!(purpose, Purpose::Claim(_) | Purpose::Prepare) {
-                ledger.name = self.location.name_in_sidecar(name);
-            }
-            let observation = Observation {
-                gate,
-                loss,
-                proven: self.held.as_ref().filter(is_ours).map(|held| &held.entry),
-                is_nearly_full: sidecar.as_ref().is_some_and(Sidecar::is_nearly_full),
-                ..Observation::new(&path, sidecar.as_ref().map(Sidecar::file))
-            };
-            match decide(&mut ledger, &observation) {
-                Decision::Done { value, effect, watch } => break (ledger, value, effect, watch),
-                Decision::Exhausted => {
-                    return Err(StoreError::Config(format!("{}: {EXHAUSTED}", sidecar_path.display())));
-                }
-                Decision::PassGate(mode) => {
-                    let passed = match (purpose, lock_file.take()) {
-                        (Purpose::Claim(claim), Some(file)) => {
-                            taken = self.take_flock(claim, file, mode)?;
-                            taken.as_ref().map(number_of)
-                        }
-                        _ => match &mut self.held {
-                            Some(held) => held.take_over(mode, &path)?.then(|| number_of(&held.file)),
-                            None => None,
-                        },
-                    };
-                    let number = passed.transpose().map_err(|error| describe(&error, "lock", &path))?;
-                    gate = number.map_or(Gate::Closed, |number| Gate::Passed(Some(number)));
-                }
-            }
-        };
-        // They are in a file of their own.
-        let records = std::mem::take(&mut ledger.history);
-        match (effect, purpose, &sidecar) {
-            (Effect::Hold(ticket), Purpose::Claim(_), Some(sidecar))
-                if self.held.as_ref().is_none_or(|held| held.entry.ticket != ticket) =>
-            {
-                let owns_flock = taken.is_some();
-                let entry = ledger.holders.iter().find(|entry| entry.ticket == ticket);
-                if let Some((file, entry)) = taken.take().or(lock_file).zip(entry) {
-                    let held = HeldFile::announce(entry.clone(), file, owns_flock, sidecar);
-                    self.held = Some(held.map_err(|error| describe(&error, "lock", &sidecar_path))?);
-                }
-            }
-            (Effect::Wait(ticket), Purpose::Claim(claim), _)
-                if self.position.as_ref().is_none_or(|position| position.ticket != ticket) =>
-            {
-                self.position = None;
-                self.position = Some(QueuePosition::announce(ticket, claim, &sidecar_path)?);
-            }
-            _ => {}
-        }
-        let written = match &mut sidecar {
-            Some(sidecar) if ledger != before => {
-                sidecar.write(&ledger).map_err(|error| describe(&error, "use", &sidecar_path))
-            }
-            _ => Ok(()),
-        };
-        match purpose {
-            Purpose::Claim(_) if written.is_err() => {
-                // A hold that others cannot read does not count.
-                self.held = None;
-                written.clone()?;
-            }
-            // What the sidecar records about a hold is information for others; what keeps it is the descriptors.
-            Purpose::Claim(_) | Purpose::Renew(_) | Purpose::Release(_) => {}
-            Purpose::Operate | Purpose::Prepare | Purpose::History => written.clone()?,
-        }
-        let unwritten = match &sidecar {
-            None => Some(format!("{} cannot be used", sidecar_path.display())),
-            Some(_) => written.err().map(|error| error.to_string()),
-        };
-        // Before the next waiter is notified: a claim that is not due must leave the gate that it has passed.
-        if let Some(file) = taken {
-            let _ = file.unlock();
-        }
-        // Only now: the next waiter must read that the lock is held, or that the queue has moved.
-        if matches!(effect, Effect::Hold(_) | Effect::Leave | Effect::Free) {
-            self.position = None;
-        }
-        if effect == Effect::Free
-            && let Some(held) = self.held.take()
-        {
-            held.free(sidecar.take()).map_err(|error| describe(&error, "unlock", &path))?;
-        }
-        drop(sidecar);
-        for (at, record) in records {
-            let added = self.add_record(name, at, &record);
-            // A lock that is released is free, even if its history cannot be written.
-            if matches!(purpose, Purpose::History) {
-                added?;
-            }
-        }
-        if matches!(purpose, Purpose::Claim(_)) && !watch.iter().any(|event| matches!(event, Watch::Gate(_)))
-        {
-            // Another one is next, or the lock is frozen: this process must not keep the gate then.
-            self.awaited = None;
-        }
-        let mut is_watched = true;
-        for event in watch {
-            is_watched &= self.watch(name, event);
-        }
-        Ok(Done { value, is_watched, fencing: None, lease: None, unwritten })
-    }
-
-    fn add_record(&self, name: &LockName, at: u64, record: &Record) -> Result<(), StoreError> {
+    pub(super) fn add_record(&self, name: &LockName, at: u64, record: &Record) -> Result<(), StoreError> {
         self.location.prepare()?;
         let path = self.location.history_path(name);
         history::append(&path, at, record).map_err(|error| describe(&error, "write", &path))
@@ -187,7 +49,7 @@ impl LockDirectory {
 
     /// Opens the lock file before anything is written, and checks now, not only when the run has ended, whether the
     /// history can be written.
-    fn open_lock_file(&self, name: &LockName) -> Result<File, StoreError> {
+    pub(super) fn open_lock_file(&self, name: &LockName) -> Result<File, StoreError> {
         self.location.prepare()?;
         let path = self.location.lock_path(name);
         let file = lock_file::open(&path).map_err(|error| describe(&error, "open", &path))?;
@@ -197,7 +59,7 @@ impl LockDirectory {
     }
 
     /// Returns how the lock of this process was lost, if it was.
-    fn loss(&self, purpose: &Purpose, name: &LockName) -> Result<Option<Loss>, StoreError> {
+    pub(super) fn loss(&self, purpose: &Purpose, name: &LockName) -> Result<Option<Loss>, StoreError> {
         let path = self.location.lock_path(name);
         match (purpose, self.held.as_ref().filter(|held| is_holder(held, purpose))) {
             (Purpose::Renew(_), Some(held)) => held.loss(&path),
@@ -208,7 +70,11 @@ impl LockDirectory {
     }
 
     /// Opens the sidecar. If that fails, a holder goes on with what it knows, and nothing is to be written.
-    fn open(&mut self, name: &LockName, purpose: &Purpose) -> Result<(Option<Sidecar>, Ledger), StoreError> {
+    pub(super) fn open(
+        &mut self,
+        name: &LockName,
+        purpose: &Purpose,
+    ) -> Result<(Option<Sidecar>, Ledger), StoreError> {
         let path = self.location.sidecar_path(name);
         let mut known = Ledger::default();
         let held = self.held.as_mut().filter(|held| is_holder(held, purpose));
@@ -261,7 +127,12 @@ impl LockDirectory {
     }
 
     /// Takes the kernel's lock for a claim, if no foreign program has it.
-    fn take_flock(&mut self, claim: &Claim, file: File, mode: GateMode) -> Result<Option<File>, StoreError> {
+    pub(super) fn take_flock(
+        &mut self,
+        claim: &Claim,
+        file: File,
+        mode: GateMode,
+    ) -> Result<Option<File>, StoreError> {
         let path = self.location.lock_path(&claim.name);
         let taken = match self.awaited.take_if(|awaited| awaited.has_arrived && awaited.mode == mode) {
             // Held already, unless the thread has failed.
@@ -282,7 +153,7 @@ impl LockDirectory {
     }
 
     /// Starts to watch for an event. Returns whether it will be reported.
-    fn watch(&mut self, name: &LockName, event: Watch) -> bool {
+    pub(super) fn watch(&mut self, name: &LockName, event: Watch) -> bool {
         match event {
             Watch::Gate(mode) => self.await_flock(name, mode),
             Watch::Holder(ticket) => self.await_end(name, Role::Holding, ticket),
@@ -320,7 +191,7 @@ impl LockDirectory {
 }
 
 /// Returns whether this hold belongs to the claim of the request.
-fn is_holder(held: &HeldFile, purpose: &Purpose) -> bool {
+pub(super) fn is_holder(held: &HeldFile, purpose: &Purpose) -> bool {
     let is_ours = |claim: &Claim| held.entry.token == claim.token.reveal();
     match purpose {
         Purpose::Claim(claim) | Purpose::Renew(claim) | Purpose::Release(claim) => is_ours(claim),

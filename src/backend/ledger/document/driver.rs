@@ -159,24 +159,11 @@ impl<V: Clone> Documents<V> {
                 decided(store, observation, name, purpose, &before, decide, &mut is_kept_out).await?;
             let Some(Decided { ledger, value, effect, watch }) = decided else { continue };
             let is_foreign = watch.iter().any(|event| matches!(event, Watch::Gate(_)));
-            let is_subscribed = match effect {
-                Effect::Wait(ticket) => {
-                    let waiter = ledger.waiters.iter().find(|waiter| waiter.ticket == ticket);
-                    waiter.is_some_and(|waiter| store.is_subscribed(name, waiter))
-                }
-                _ => true,
-            };
+            let is_subscribed = is_subscribed(store, name, &ledger, effect);
             observation.let_in(store, name, &before, &ledger).await?;
             let is_withdrawn = observation.withdraw(store, purpose, &before).await? && ledger == before;
             let stored = if ledger != before || !is_subscribed || is_withdrawn {
-                let mut called = called(&before, &ledger);
-                let next = next(&ledger, &called);
-                called.extend(first_behind_kept(&before, &ledger));
-                if newest_run(&ledger) > newest_run(&before) {
-                    called.extend(superseded(&ledger));
-                }
-                let now = time_since(time, sent);
-                let revision = Revision { before: &before, ledger: &ledger, now, effect, called, next };
+                let revision = revision(&before, &ledger, effect, time_since(time, sent));
                 let stored = store.swap(name, purpose, version, revision).await?;
                 if stored.is_none() {
                     observation.note_refused();
@@ -249,6 +236,24 @@ async fn decided<S: DocumentStore>(
             (Decision::Exhausted, _) => return Err(StoreError::Config(format!("{name}: {EXHAUSTED}"))),
         }
     }
+}
+
+/// Returns whether the store can notify the claim, if it waits.
+fn is_subscribed<S: DocumentStore>(store: &S, name: &LockName, ledger: &Ledger, effect: Effect) -> bool {
+    let Effect::Wait(ticket) = effect else { return true };
+    let waiter = ledger.waiters.iter().find(|waiter| waiter.ticket == ticket);
+    waiter.is_some_and(|waiter| store.is_subscribed(name, waiter))
+}
+
+/// Returns the revision of a ledger, with the waiters that it concerns.
+fn revision<'a>(before: &'a Ledger, ledger: &'a Ledger, effect: Effect, now: Now) -> Revision<'a> {
+    let mut called = called(before, ledger);
+    let next = next(ledger, &called);
+    called.extend(first_behind_kept(before, ledger));
+    if newest_run(ledger) > newest_run(before) {
+        called.extend(superseded(ledger));
+    }
+    Revision { before, ledger, now, effect, called, next }
 }
 
 /// Returns whether a dlock may have passed the gate after the ledger was read, which has no holder: its grant is stored next.

@@ -102,6 +102,13 @@ impl Listing {
         }
         ledger
     }
+
+    /// Returns the same event with the order of the entry in place of a ticket: a nested hold has no entry of its own.
+    fn watch_of_entry(&self, event: Watch) -> Watch {
+        let Watch::Holder(ticket) = event else { return event };
+        let has = |entry: &&Entry| entry.value.holders.iter().any(|holder| holder.ticket == ticket);
+        Watch::Holder(self.entries.iter().find(has).map_or(ticket, |entry| entry.order))
+    }
 }
 
 impl Entry {
@@ -177,105 +184,160 @@ pub fn plan<T>(
     purpose: &Purpose,
     decide: impl Fn(&mut Ledger, &dyn Observed) -> Decision<T>,
 ) -> Option<Plan<T>> {
-    let mut after = listing.ledger(terms.fencing);
-    let fencing_before = after.fencing_token;
-    let own = own_order(&after, purpose).filter(|_| terms.fencing == Fencing::Order);
+    let mut ledger = listing.ledger(terms.fencing);
+    let fencing_before = ledger.fencing_token;
+    let own = own_order(&ledger, purpose).filter(|_| terms.fencing == Fencing::Order);
     let next_fencing_token = own.unwrap_or(listing.revision.saturating_add(1));
     let Terms { lifetime, has_joined, .. } = terms;
     let observation = Observation { now: listing.now, lifetime, lease: listing.lease, next_fencing_token };
-    let (value, effect, watch) = match decide(&mut after, &observation) {
+    let (value, effect, watch) = match decide(&mut ledger, &observation) {
         Decision::Done { value, effect, watch } => (value, effect, watch),
         Decision::Exhausted => return None,
         Decision::PassGate(_) => unreachable!("only a store with native locks has a gate"),
     };
-    let mut records = std::mem::take(&mut after.history);
-    let holders_before = || listing.entries.iter().flat_map(|entry| &entry.value.holders);
-    let tokens: HashSet<&str> = holders_before().map(|holder| holder.token.as_str()).collect();
-    let is_new =
-        |holder: &&HolderEntry| holder.ticket == holder.family && !tokens.contains(holder.token.as_str());
-    let grant = after.holders.iter().find(is_new);
-    let grant = grant.map(|holder| (holder.token.clone(), holder.fencing_token));
+    let mut records = std::mem::take(&mut ledger.history);
+    let grant = new_grant(listing, &ledger);
     let is_regular = grant.as_ref().is_some_and(|(_, fencing)| *fencing == next_fencing_token);
-    let granted = grant.as_ref().filter(|_| is_regular).map(|(token, _)| token.as_str());
-    let mut writes = Vec::new();
-    let Entry { version, value: mut metadata, .. } = listing.metadata.clone();
-    metadata.success = after.success.clone();
-    metadata.set_freeze(after.freeze().cloned());
-    match grant.as_ref() {
-        // The metadata assigns the tokens until the store has caught up: it has lost revisions, or readers have tokens
-        // that are larger than the order of the claim.
-        Some((_, fencing)) if !is_regular => metadata.fencing_token = *fencing,
-        None if after.fencing_token > fencing_before => metadata.fencing_token = after.fencing_token,
-        _ => {}
-    }
-    if !terms.adds_records_later {
-        for (at, record) in std::mem::take(&mut records) {
-            history::append(&mut metadata.history, at, record);
-        }
-    }
+    let mut change = Change { listing, terms, purpose, ledger, grant, is_regular };
+    let metadata = change.metadata(fencing_before, &mut records);
     let unwritten = listing.unreadable.filter(|_| metadata.success != listing.metadata.value.success);
-    if metadata != listing.metadata.value && listing.unreadable.is_none() {
-        metadata.fencing_token = metadata.fencing_token.max(fencing_before);
-        writes.push(Write::Swap { order: METADATA, version, value: metadata, lease: None });
-    }
-    let length = |ends: Option<Duration>| ends.map(|ends| ends.saturating_sub(listing.now.clock));
+    let mut writes = Vec::new();
+    writes.extend(change.write_metadata(metadata, fencing_before));
     if let Purpose::Claim(claim) = purpose {
         if has_joined && !matches!(effect, Effect::Wait(_)) {
             // It was to be taken at once or not at all.
-            queue::leave_queue(&mut after, claim);
+            queue::leave_queue(&mut change.ledger, claim);
         }
-        let listed: HashSet<u64> = listing.entries.iter().map(|entry| entry.order).collect();
-        let is_new = |order: &u64| !listed.contains(order);
-        let mut new = Ledger::default();
-        new.holders = after.holders.iter().filter(|holder| is_new(&holder.family)).cloned().collect();
-        new.waiters = after.waiters.iter().filter(|waiter| is_new(&waiter.ticket)).cloned().collect();
-        if !new.is_idle() {
-            let lease = length(take_lease(&mut new));
-            let is_alone = listing.entries.is_empty() && !new.holders.is_empty();
-            let alone = is_alone.then(|| to_store(new, granted));
-            writes.push(Write::Create { alone, waiting: waiting(claim, &observation), lease });
-        }
+        writes.extend(change.create(claim, &observation));
     }
-    let holders = by_order(&after.holders, |holder| holder.family);
-    let waiters = by_order(&after.waiters, |waiter| waiter.ticket);
-    for entry in &listing.entries {
-        let &Entry { order, version, .. } = entry;
-        let (mut was, mut is) = (entry.part(terms.fencing), Ledger::default());
-        (is.holders, is.waiters) = (of_entry(&holders, order), of_entry(&waiters, order));
-        // The lease of an outer hold stays, and its next heartbeat covers the time for which a nested run keeps the lock.
-        let is_inside = matches!(purpose, Purpose::Release(_)) && has_unknown_lease(&is);
-        let (had, ends) = (take_lease(&mut was), take_lease(&mut is).filter(|_| !is_inside));
-        match length(ends) {
-            _ if is.is_idle() => writes.push(Write::Remove { order, version }),
-            // Those that are left in it have kept the lock for long enough.
-            Some(Duration::ZERO) if is != was => writes.push(Write::Remove { order, version }),
-            lease if is != was => {
-                writes.push(Write::Swap { order, version, value: to_store(is, granted), lease });
-            }
-            // A new entry has its lease already.
-            Some(lease) if ends != had && !has_joined => writes.push(Write::Extend { order, lease }),
-            _ => {}
-        }
-    }
-    let order_of = |ticket: u64| {
-        let has = |entry: &&Entry| entry.value.holders.iter().any(|holder| holder.ticket == ticket);
-        listing.entries.iter().find(has).map_or(ticket, |entry| entry.order)
-    };
-    let watch = watch.into_iter().map(|one| match one {
-        // A nested one has no entry of its own.
-        Watch::Holder(ticket) => Watch::Holder(order_of(ticket)),
-        other => other,
-    });
+    writes.extend(change.of_entries());
     Some(Plan {
         value,
         writes,
         is_held: matches!(effect, Effect::Hold(_)),
-        fencing_token: grant.as_ref().map(|(_, fencing)| *fencing),
+        fencing_token: change.grant.as_ref().map(|(_, fencing)| *fencing),
         is_granted_by_revision: is_regular && own.is_none(),
-        watch: watch.collect(),
+        watch: watch.into_iter().map(|event| listing.watch_of_entry(event)).collect(),
         records,
         unwritten: unwritten.map(|unreadable| unreadable.to_string()),
     })
+}
+
+/// Returns the token of the hold that is granted and is not in the listing yet, and its fencing token.
+fn new_grant(listing: &Listing, ledger: &Ledger) -> Option<(String, u64)> {
+    let holders_before = listing.entries.iter().flat_map(|entry| &entry.value.holders);
+    let tokens: HashSet<&str> = holders_before.map(|holder| holder.token.as_str()).collect();
+    let is_new =
+        |holder: &&HolderEntry| holder.ticket == holder.family && !tokens.contains(holder.token.as_str());
+    let grant = ledger.holders.iter().find(is_new)?;
+    Some((grant.token.clone(), grant.fencing_token))
+}
+
+/// The change of the entries that a decision requires.
+struct Change<'a> {
+    listing: &'a Listing,
+    terms: Terms,
+    purpose: &'a Purpose,
+    /// As it was decided.
+    ledger: Ledger,
+    /// See [`new_grant`].
+    grant: Option<(String, u64)>,
+    /// The fencing token of the grant is the number that the store assigns.
+    is_regular: bool,
+}
+
+impl Change<'_> {
+    /// Returns the token of the grant whose fencing token the store assigns.
+    fn granted(&self) -> Option<&str> {
+        self.grant.as_ref().filter(|_| self.is_regular).map(|(token, _)| token.as_str())
+    }
+
+    /// Returns how much is left of a lease.
+    fn length(&self, ends: Option<Duration>) -> Option<Duration> {
+        ends.map(|ends| ends.saturating_sub(self.listing.now.clock))
+    }
+
+    /// Returns the metadata, with the records that are added at once.
+    fn metadata(&self, fencing_before: u64, records: &mut Vec<NotedRecord>) -> Ledger {
+        let mut metadata = self.listing.metadata.value.clone();
+        metadata.success.clone_from(&self.ledger.success);
+        metadata.set_freeze(self.ledger.freeze().cloned());
+        match self.grant.as_ref() {
+            // The metadata assigns the tokens until the store has caught up: it has lost revisions, or readers have tokens
+            // that are larger than the order of the claim.
+            Some((_, fencing)) if !self.is_regular => metadata.fencing_token = *fencing,
+            None if self.ledger.fencing_token > fencing_before => {
+                metadata.fencing_token = self.ledger.fencing_token;
+            }
+            _ => {}
+        }
+        if !self.terms.adds_records_later {
+            for (at, record) in std::mem::take(records) {
+                history::append(&mut metadata.history, at, record);
+            }
+        }
+        metadata
+    }
+
+    /// Returns the write of the metadata, if they change and can be written.
+    fn write_metadata(&self, mut metadata: Ledger, fencing_before: u64) -> Option<Write> {
+        let Entry { version, value, .. } = &self.listing.metadata;
+        if metadata == *value || self.listing.unreadable.is_some() {
+            return None;
+        }
+        metadata.fencing_token = metadata.fencing_token.max(fencing_before);
+        Some(Write::Swap { order: METADATA, version: *version, value: metadata, lease: None })
+    }
+
+    /// Returns the creation of an entry for the claim, if it needs one.
+    fn create(&self, claim: &Claim, observation: &Observation) -> Option<Write> {
+        let listed: HashSet<u64> = self.listing.entries.iter().map(|entry| entry.order).collect();
+        let is_new = |order: &u64| !listed.contains(order);
+        let mut new = Ledger::default();
+        let (holders, waiters) = (self.ledger.holders.iter(), self.ledger.waiters.iter());
+        new.holders = holders.filter(|holder| is_new(&holder.family)).cloned().collect();
+        new.waiters = waiters.filter(|waiter| is_new(&waiter.ticket)).cloned().collect();
+        if new.is_idle() {
+            return None;
+        }
+        let lease = self.length(take_lease(&mut new));
+        let is_alone = self.listing.entries.is_empty() && !new.holders.is_empty();
+        let alone = is_alone.then(|| to_store(new, self.granted()));
+        Some(Write::Create { alone, waiting: waiting(claim, observation), lease })
+    }
+
+    /// Returns the writes of the entries that are listed.
+    fn of_entries(&self) -> Vec<Write> {
+        let holders = by_order(&self.ledger.holders, |holder| holder.family);
+        let waiters = by_order(&self.ledger.waiters, |waiter| waiter.ticket);
+        let write = |entry: &Entry| {
+            let mut part = Ledger::default();
+            part.holders = of_entry(&holders, entry.order);
+            part.waiters = of_entry(&waiters, entry.order);
+            self.of_entry(entry, part)
+        };
+        self.listing.entries.iter().filter_map(write).collect()
+    }
+
+    /// Returns the write after which an entry has this part of the ledger, if it has another one.
+    fn of_entry(&self, entry: &Entry, mut is: Ledger) -> Option<Write> {
+        let &Entry { order, version, .. } = entry;
+        let mut was = entry.part(self.terms.fencing);
+        // The lease of an outer hold stays, and its next heartbeat covers the time for which a nested run keeps the lock.
+        let is_inside = matches!(self.purpose, Purpose::Release(_)) && has_unknown_lease(&is);
+        let (had, ends) = (take_lease(&mut was), take_lease(&mut is).filter(|_| !is_inside));
+        match self.length(ends) {
+            _ if is.is_idle() => Some(Write::Remove { order, version }),
+            // Those that are left in it have kept the lock for long enough.
+            Some(Duration::ZERO) if is != was => Some(Write::Remove { order, version }),
+            lease if is != was => {
+                Some(Write::Swap { order, version, value: to_store(is, self.granted()), lease })
+            }
+            // A new entry has its lease already.
+            Some(lease) if ends != had && !self.terms.has_joined => Some(Write::Extend { order, lease }),
+            _ => None,
+        }
+    }
 }
 
 /// Returns the writes, each of a waiter's entry with the value that it has, after which no grant can be stored any more
