@@ -45,8 +45,9 @@ pub enum Value {
     Synonym(&'static str),
 }
 
-/// The normal form of a switch that is on.
+/// The normal forms of a switch.
 const ON: &str = "yes";
+const OFF: &str = "no";
 
 /// Returns an option that decides which lock a name stands for.
 pub const fn of_lock(name: &'static str, value: Value, meaning: &'static str) -> UrlOption {
@@ -72,6 +73,25 @@ impl UrlOption {
         }
     }
 
+    /// Returns whether it is another name of an option.
+    pub fn is_synonym(&self) -> bool {
+        matches!(self.value, Value::Synonym(_))
+    }
+
+    /// Returns the words that may be its value, if it takes no other text.
+    pub fn words(&self) -> &'static [&'static str] {
+        match self.value {
+            Value::Word(_, words) | Value::Only(words, _) => words,
+            Value::Switch | Value::Either => &[ON, OFF],
+            Value::Text(_) | Value::File | Value::Number(..) | Value::Synonym(_) => &[],
+        }
+    }
+
+    /// Returns its meaning as one line of plain text.
+    pub fn summary(&self) -> String {
+        self.meaning.chars().filter(|char| !matches!(char, '`' | '*' | '\\')).collect()
+    }
+
     /// Returns a value in its normal form. `name` is the one in the URL.
     fn normal(&self, name: &str, value: &str) -> Result<String, UrlError> {
         match self.value {
@@ -85,8 +105,8 @@ impl UrlOption {
             }
             Value::Switch | Value::Either => match value {
                 "" | ON | "true" | "1" => return Ok(ON.to_owned()),
-                "no" | "false" | "0" => return Ok("no".to_owned()),
-                _ => return Err(UrlError::word(name, &[ON, "no"], value)),
+                OFF | "false" | "0" => return Ok(OFF.to_owned()),
+                _ => return Err(UrlError::word(name, &[ON, OFF], value)),
             },
             _ => {}
         }

@@ -3,6 +3,7 @@
 use clap::builder::StyledStr;
 use clap::{Arg, ArgAction, Command};
 
+use crate::backend::options::UrlOption;
 use crate::backend::registry;
 use crate::child::signals::StopSignal;
 use crate::commands::man;
@@ -217,7 +218,10 @@ fn values(argument: &Arg, before: &str, current: &str, given: &[&str], known: &K
         let others = (known.locks)().into_iter().filter(|name| !given.contains(&name.as_str()));
         others.map(|name| format!("{name}\tlock")).collect()
     } else if kinds.contains(&"URL") {
-        registry::known().iter().map(|scheme| scheme.to_string()).collect()
+        match current.split_once('?') {
+            Some((address, options)) => url_options(address, options),
+            None => registry::known().iter().map(|scheme| scheme.to_string()).collect(),
+        }
     } else if kinds.contains(&"SIG") {
         // With `SIG`, which may be left out, only if it is being typed.
         let long = StopSignal::names().filter(|_| !current.is_empty()).map(|name| format!("SIG{name}"));
@@ -230,6 +234,26 @@ fn values(argument: &Arg, before: &str, current: &str, given: &[&str], known: &K
     };
     found.retain(|value| value.starts_with(current));
     Completion::Values(found.into_iter().map(|value| format!("{before}{value}")).collect())
+}
+
+/// Returns the URL with each option that may come next, or with each word that is a value of the option which is typed last.
+fn url_options(address: &str, options: &str) -> Vec<String> {
+    let scheme = address.split(':').next().unwrap_or_default().to_ascii_lowercase();
+    let table = registry::table(&scheme).unwrap_or_default().iter().copied().flatten();
+    let last = options.rsplit('&').next().unwrap_or_default();
+    let before = &options[..options.len() - last.len()];
+    let name_of = |text: &str| text.split('=').next().unwrap_or_default().to_owned();
+    let given: Vec<String> = before.split('&').map(name_of).collect();
+    let possible =
+        table.filter(|option| !option.is_synonym() && !given.iter().any(|name| name == option.name));
+    let with_values = |option: &UrlOption| {
+        let begin = format!("{address}?{before}{}=", option.name);
+        if last.contains('=') {
+            return option.words().iter().map(|word| format!("{begin}{word}")).collect();
+        }
+        vec![format!("{begin}\t{}", option.summary())]
+    };
+    possible.flat_map(with_values).collect()
 }
 
 /// Returns the pools, and the lists of locks that are longer by one than what is typed.

@@ -28,6 +28,33 @@ fn a_reply_is_a_kind_and_values_with_descriptions() {
     }
 }
 
+/// What the manual lists of each store is offered: those that are not given yet, and the words that one may have.
+#[test]
+fn the_options_of_a_url_are_offered() {
+    let place = Place::new();
+    let offered = |url: &str| ask(&place, &["dlock", "status", "-b", url]).stdout;
+    let prefix = "prefix=\tThe prefix of the keys. If it is empty, the name is the exact key.\n";
+    assert_eq!(offered("redis://h/?pre"), format!("values\nredis://h/?{prefix}"));
+    assert_eq!(offered("REDIS://h/?db=1&pre"), format!("values\nREDIS://h/?db=1&{prefix}"));
+    assert_eq!(offered("redis://h/?prefix=a&pre"), "values\n");
+    assert_eq!(
+        offered("redis://h/?protocol=r"),
+        "values\nredis://h/?protocol=resp3\nredis://h/?protocol=resp2\n"
+    );
+    assert_eq!(
+        offered("redis://h/?a&insecure="),
+        "values\nredis://h/?a&insecure=yes\nredis://h/?a&insecure=no\n"
+    );
+    for none in
+        ["redis://h/?prefix=", "redis://h/?nonsense", "nonsense://h/?", "?", "redis://h/?sentinel_user"]
+    {
+        assert_eq!(offered(none), "values\n", "{none}");
+    }
+    let word = ask(&place, &["dlock", "status", "--backend=dynamodb://t?reci"]).stdout;
+    let meaning = "lock-client for the locks of AWS's lock client for Java.";
+    assert_eq!(word, format!("values\n--backend=dynamodb://t?recipe=\t{meaning}\n"));
+}
+
 /// A lock that has ended cannot be broken; it can be run again.
 #[test]
 fn break_is_offered_the_locks_that_are_held() {

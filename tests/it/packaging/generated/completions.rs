@@ -66,6 +66,10 @@ fn every_shell_completes_commands_options_values_and_the_command_after_the_dashe
             assert_eq!(shell.runs(keys), arguments, "{keys:?} in {}", shell.name());
         }
         std::fs::remove_file(place.path("data one.txt")).unwrap();
+        // A question mark has to be quoted in most shells.
+        let url = if shell.name() == "fish" { r"redis://h/\?insecure=y" } else { "'redis://h/?insecure=y" };
+        let arguments = "[run][-b][redis://h/?insecure=yes][x]";
+        assert_eq!(shell.runs(&format!("dlock run -b {url}{TAB} x")), arguments, "{}", shell.name());
     }
 }
 
