@@ -110,6 +110,8 @@ pub(super) struct Client {
     has_begun: bool,
     /// It does not try without waiting afterwards.
     waits: bool,
+    /// How often it has claimed the lock.
+    attempts: u64,
     has_released: bool,
     /// Of the last grant.
     pub(super) fencing: Option<FencingToken>,
@@ -296,7 +298,9 @@ impl<'a> Lockstep<'a> {
     fn request(&self, state: &mut State, ledgers: &mut Ledgers, client: usize, request: Request) {
         let before = state.clone();
         let (claim, rest) = (self.claim(client), self.rest(state, client));
-        let fencing = state.clients[client].fencing;
+        let it = &mut state.clients[client];
+        it.attempts += u64::from(matches!(request, Request::Claim | Request::Try));
+        let (attempt, fencing) = (it.attempts, it.fencing);
         let has_held = fencing.is_some();
         let kind = match has_held && request == Request::Release {
             true => RecordKind::Succeeded,
@@ -317,10 +321,18 @@ impl<'a> Lockstep<'a> {
         let mut script = Scripted { interpreter: self.interpreter, server: &mut state.server };
         let name = lock();
         let answers = match request {
-            Request::Claim => (script.claim(&claim, Intent::Enqueue), ledgers.claim(&claim, Intent::Enqueue)),
-            Request::Try => (script.claim(&claim, Intent::TakeNow), ledgers.claim(&claim, Intent::TakeNow)),
+            Request::Claim => {
+                let waits = Intent::Enqueue;
+                (script.claim(&claim, waits, attempt), ledgers.claim(&claim, waits))
+            }
+            Request::Try => {
+                let at_once = Intent::TakeNow;
+                (script.claim(&claim, at_once, attempt), ledgers.claim(&claim, at_once))
+            }
             Request::Renew => (script.renew(&claim, rest), ledgers.renew(&claim, rest)),
-            Request::Release => (script.release(&claim, rest, ending), ledgers.release(&claim, rest, ending)),
+            Request::Release => {
+                (script.release(&claim, rest, ending, attempt), ledgers.release(&claim, rest, ending))
+            }
             Request::Revoke => {
                 let (fencing, revocation) = (fencing.unwrap(), revocation());
                 (script.revoke(fencing, &revocation), ledgers.revoke(&name, fencing, &revocation))

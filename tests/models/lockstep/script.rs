@@ -68,7 +68,8 @@ impl Scripted<'_> {
         self.interpreter.run(self.server, script, LOCK, &request)
     }
 
-    pub(super) fn claim(&mut self, claim: &Claim, intent: Intent) -> Answer {
+    /// `attempt` counts the requests of the client for this lock.
+    pub(super) fn claim(&mut self, claim: &Claim, intent: Intent, attempt: u64) -> Answer {
         let (mode, slots) = match claim.mode {
             Mode::Exclusive => ("x", 1),
             Mode::Shared => ("s", 1),
@@ -82,7 +83,7 @@ impl Scripted<'_> {
         let mut fields = json!({
             "lease": ms(claim.ttl.max(claim.min_hold)),
             "ttl": ms(claim.ttl),
-            "attempt": 1,
+            "attempt": attempt,
             "identity": serde_json::to_string(&claim.identity).unwrap(),
             "counter_life": ms(COUNTER_LIFE),
             "mode": mode,
@@ -109,8 +110,15 @@ impl Scripted<'_> {
         answers::of_renewal(&self.run("renew", claim.token.reveal(), json!({ "lease": lease })), claim.ttl)
     }
 
-    pub(super) fn release(&mut self, claim: &Claim, rest: Duration, ending: Ending<'_>) -> Answer {
-        let mut fields = json!({ "rest": ms(rest) });
+    /// `attempt` is the last one of the client.
+    pub(super) fn release(
+        &mut self,
+        claim: &Claim,
+        rest: Duration,
+        ending: Ending<'_>,
+        attempt: u64,
+    ) -> Answer {
+        let mut fields = json!({ "rest": ms(rest), "attempt": attempt });
         if let Some(record) = ending.record {
             fields["record"] = serde_json::to_string(record).unwrap().into();
         }
