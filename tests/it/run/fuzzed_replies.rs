@@ -181,3 +181,15 @@ fn damaged_replies_of_kubernetes_are_withstood() {
     let server = crate::support::kubernetes::Kubernetes::start();
     assert_withstands(server.port(), |port| server.url_by(port));
 }
+
+#[test]
+fn damaged_replies_of_s3_are_withstood() {
+    let server = crate::support::s3::S3::start();
+    assert_withstands(server.port(), |port| server.url_by(&format!("http://127.0.0.1:{port}")));
+}
+
+#[test]
+fn damaged_replies_of_dynamodb_are_withstood() {
+    let server = crate::support::dynamodb::Dynamo::start();
+    assert_withstands(server.port(), |port| server.url_by(port));
+}
