@@ -16,6 +16,7 @@
 #   DLOCK_TEST_PYTHON    a python3 that can `import redis, redis_lock, yaml, moto`; set here for the tests. A test that does
 #                        not find it set uses target/python/bin/python, and then python3 from PATH
 #   DLOCK_TEST_CONSUL    the program of another version of Consul than 1.8
+#   TMPDIR               where the servers have their data; by default a directory in memory, if 8 GiB are free there
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -42,7 +43,7 @@ for_tests+=(--skip scale:: --skip random_faults:: --skip fuzzed_replies::)
 
 # The tests are compiled while packages and servers are fetched, unless the compiler is missing too. What fails here is
 # reported when they are run.
-compiling='' policy=/usr/sbin/policy-rc.d has_policy=no kept='' root=()
+compiling='' policy=/usr/sbin/policy-rc.d has_policy=no kept='' root=() in_memory=''
 compile() {
     cargo test --locked --no-run "${for_cargo[@]}" >/dev/null 2>&1 </dev/null &
     compiling=$!
@@ -50,6 +51,7 @@ compile() {
 at_exit() {
     [ -z "$compiling" ] || kill "$compiling" 2>/dev/null || true
     [ "$has_policy" = no ] || restore_policy
+    [ -z "$in_memory" ] || rm -rf "$in_memory"
 }
 trap at_exit EXIT
 trap 'exit 130' INT
@@ -164,6 +166,20 @@ tests/servers.sh
 # --- the tests --------------------------------------------------------------------------------------------------------
 threads=${DLOCK_TEST_THREADS:-$(($(nproc) * 20))}
 export RUST_TEST_THREADS=$threads
+# The servers write thousands of small files, and sync them. tests/faults.sh and tests/scale.sh do that on a disk.
+room() { # GiB that are free in /dev/shm, and GiB of free memory
+    df --output=avail --block-size=1G /dev/shm 2>/dev/null | tail -n 1
+    awk '$1 == "MemAvailable:" {print int($2 / 1048576)}' /proc/meminfo
+}
+if [ -z "${TMPDIR:-}" ] && room | awk 'NR == 1 || $1 < least {least = $1} END {exit NR != 2 || least < 8}' &&
+    in_memory=$(mktemp -d /dev/shm/dlock-tests.XXXXXX); then
+    # The programs of the tests, and servers with users of their own, are in it.
+    chmod 1777 "$in_memory"
+    printf '#!/bin/sh\n' >"$in_memory/program"
+    chmod 755 "$in_memory/program"
+    if "$in_memory/program" 2>/dev/null; then export TMPDIR=$in_memory; fi
+    rm "$in_memory/program"
+fi
 # Under nohup, or in the background of a script, signals are ignored from the start, which the tests would inherit.
 usual_signals=()
 ! env --default-signal true 2>/dev/null || usual_signals=(env --default-signal)

@@ -73,11 +73,6 @@ impl UrlOption {
         }
     }
 
-    /// Returns whether it is another name of an option.
-    pub fn is_synonym(&self) -> bool {
-        matches!(self.value, Value::Synonym(_))
-    }
-
     /// Returns the words that may be its value, if it takes no other text.
     pub fn words(&self) -> &'static [&'static str] {
         match self.value {
@@ -117,6 +112,18 @@ impl UrlOption {
 /// Returns the names of all options of a table.
 pub fn names(table: Table) -> Vec<&'static str> {
     table.iter().copied().flatten().map(|option| option.name).collect()
+}
+
+/// Returns the options of a table that a URL with these names of options may still have.
+pub fn not_given<'a>(table: Table, given: &'a [&str]) -> impl Iterator<Item = &'static UrlOption> + 'a {
+    let is_given = move |option: &UrlOption| {
+        given.iter().any(|name| match find(table, name).map(|given| &given.value) {
+            Some(Value::Synonym(of)) => *of == option.name,
+            _ => *name == option.name,
+        })
+    };
+    let all = table.iter().copied().flatten();
+    all.filter(move |option| !matches!(option.value, Value::Synonym(_)) && !is_given(option))
 }
 
 /// Returns the words in pairs of a word and what it stands for.

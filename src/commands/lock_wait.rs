@@ -8,6 +8,7 @@ mod events;
 mod failure;
 mod progress;
 
+use std::pin::pin;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -96,8 +97,10 @@ impl<'a> LockWait<'a> {
             observer: &progress,
         };
         let mut events = Events::new(self, &progress, supervisor);
-        let attempt = self.attempt(locks, wanted, &limits, &context);
-        let ended = events.handle_during(attempt, &context).await?;
+        let ended = {
+            let attempt = pin!(self.attempt(locks, wanted, &limits, &context));
+            events.handle_during(attempt, &context).await?
+        };
         let leaving = events.leaving.take();
         let (granted, busy) = ended.unwrap_or_else(|| (Err((&locks[0], NotGranted::GivenUp)), Vec::new()));
         if let Some(Leaving { why, by }) = leaving {

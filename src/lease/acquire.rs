@@ -8,56 +8,17 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::SHORTEST_INTERVAL;
+pub use super::attempts::{Advice, NotGranted, Observer};
 use super::attempts::{Attempts, Next, reconnect_pause};
 pub use super::patience::{Limits, Patience, Wait};
 use super::validity::{Terms, Validity};
-use crate::backend::{Attempt, Backend, Busy, Change, Ending, Intent, Refusal, StoreError};
+use crate::backend::{Attempt, Backend, Change, Ending, Intent, StoreError};
 use crate::clock::{Alarm, Moment};
-use crate::lock::{Claim, Grant, NotDue, Revocation};
+use crate::lock::{Claim, Grant};
 use crate::random::jitter;
 
 /// How an acquisition ended. With the store's reply comes the validity of the lease, if there is one.
 pub type Granted = Result<(Grant, Option<Validity>), NotGranted>;
-
-/// Why a lock was not granted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NotGranted {
-    /// Another client holds the lock and the wait limit has been reached, or waiting is hopeless.
-    Contended(Busy),
-    /// The lock cannot be granted in the current state.
-    Refused(Refusal),
-    /// The lock is free, but the claim is not due.
-    NotDue(NotDue),
-    /// The lock was held while waiting for another one, and was revoked.
-    Revoked(Revocation),
-    /// The store failed, or gave no usable reply.
-    Failed(StoreError),
-    /// The acquisition was cancelled. Nothing of the claim is left in the store, unless the store did not reply.
-    GivenUp,
-}
-
-/// What to do about a busy lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Advice {
-    /// Wait within the limits.
-    Wait,
-    /// Stop waiting: the lock will not become free meanwhile.
-    Leave,
-}
-
-/// Learns how an acquisition goes on.
-pub trait Observer {
-    /// An attempt has found the lock busy.
-    fn busy(&self, _: &Claim, _: &Busy) -> Advice {
-        Advice::Wait
-    }
-
-    /// The claim was refused, and is tried again.
-    fn refused(&self, _: &Claim, _: &Refusal) {}
-
-    /// The store failed, and is tried again: until this moment, if there is one.
-    fn failed(&self, _: &Claim, _: &StoreError, _until: Option<Moment>) {}
-}
 
 /// What an acquisition shares with its caller.
 #[derive(Clone, Copy)]
@@ -68,7 +29,7 @@ pub struct WaitContext<'a> {
     pub check_held: &'a watch::Sender<()>,
     /// A timer for the pauses.
     pub alarm: &'a Alarm,
-    /// Learns how it goes on.
+    /// Is told how it goes on.
     pub observer: &'a dyn Observer,
 }
 

@@ -99,10 +99,10 @@ async fn attempt_any<'a>(
     }
 }
 
-/// Of a first look at several locks nothing is said: one that is busy does not matter before all are.
-struct Unobserved;
+/// The first look at several locks: nothing is said of one that is busy before all are.
+struct FirstLook;
 
-impl Observer for Unobserved {
+impl Observer for FirstLook {
     fn busy(&self, _: &Claim, _: &Busy) -> Advice {
         Advice::Leave
     }
@@ -120,7 +120,7 @@ async fn first_free<'a>(
     // One attempt gets as long as the first of several would.
     let once = Terms { connect_timeout: limits.attempt(None, terms.connect_timeout), ..*terms };
     for (lock, end) in locks.iter().zip(ends) {
-        let context = WaitContext { observer: &Unobserved, ..*context };
+        let context = WaitContext { observer: &FirstLook, ..*context };
         let limits_now = Limits::once();
         let granted = {
             let mut backend = lock.backend();

@@ -2,13 +2,52 @@
 
 use std::time::Duration;
 
-use super::acquire::{Advice, NotGranted, Observer};
 use super::patience::Limits;
 use super::validity::{Terms, Validity};
 use crate::backend::{Again, Busy, CLAIM_WITHIN, Intent, Refusal, StoreError};
 use crate::clock::Moment;
-use crate::lock::Claim;
+use crate::lock::{Claim, NotDue, Revocation};
 use crate::random::jitter;
+
+/// Why a lock was not granted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotGranted {
+    /// Another client holds the lock and the wait limit has been reached, or waiting is hopeless.
+    Contended(Busy),
+    /// The lock cannot be granted in the current state.
+    Refused(Refusal),
+    /// The lock is free, but the claim is not due.
+    NotDue(NotDue),
+    /// The lock was held while waiting for another one, and was revoked.
+    Revoked(Revocation),
+    /// The store failed, or gave no usable reply.
+    Failed(StoreError),
+    /// The acquisition was cancelled. Nothing of the claim is left in the store, unless the store did not reply.
+    GivenUp,
+}
+
+/// What to do about a busy lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advice {
+    /// Wait within the limits.
+    Wait,
+    /// Stop waiting: the lock will not become free meanwhile.
+    Leave,
+}
+
+/// Is told how an acquisition goes on, and decides whether it does.
+pub trait Observer {
+    /// An attempt has found the lock busy.
+    fn busy(&self, _: &Claim, _: &Busy) -> Advice {
+        Advice::Wait
+    }
+
+    /// The claim was refused, and is tried again.
+    fn refused(&self, _: &Claim, _: &Refusal) {}
+
+    /// The store failed, and is tried again: until this moment, if there is one.
+    fn failed(&self, _: &Claim, _: &StoreError, _until: Option<Moment>) {}
+}
 
 /// The base of the pause between two attempts on a store that cannot notify; the average is twice this.
 const POLL: Duration = Duration::from_millis(100);

@@ -16,7 +16,7 @@ use crate::backend::{Loss, StoreError};
 use crate::lock::LockName;
 
 /// A change that has begun.
-struct Change<'a> {
+struct SidecarChange<'a> {
     name: &'a LockName,
     purpose: &'a Purpose,
     lock_path: PathBuf,
@@ -25,11 +25,12 @@ struct Change<'a> {
     lock_file: Option<File>,
     /// How the lock of this process was lost.
     loss: Option<Loss>,
+    /// The lock file, with the lock that the claim has taken, until it belongs to a hold. If the change fails, it is
+    /// unlocked before the sidecar: whoever reads that next must not find a lock without a holder.
+    taken: Option<File>,
     /// Locked; `None` if there is none, or none that can be used.
     sidecar: Option<Sidecar>,
     before: Ledger,
-    /// The lock file, with the lock that the claim has taken, until it belongs to a hold.
-    taken: Option<File>,
 }
 
 /// What was decided.
@@ -75,7 +76,11 @@ impl LockDirectory {
         Ok(Done { value, is_watched, fencing: None, lease: None, unwritten })
     }
 
-    fn begin<'a>(&mut self, name: &'a LockName, purpose: &'a Purpose) -> Result<Change<'a>, StoreError> {
+    fn begin<'a>(
+        &mut self,
+        name: &'a LockName,
+        purpose: &'a Purpose,
+    ) -> Result<SidecarChange<'a>, StoreError> {
         let lock_file = match purpose {
             Purpose::Claim(_) => Some(self.open_lock_file(name)?),
             Purpose::Prepare => {
@@ -87,13 +92,23 @@ impl LockDirectory {
         let loss = self.loss(purpose, name)?;
         let (sidecar, before) = self.open(name, purpose)?;
         let (lock_path, sidecar_path) = (self.location.lock_path(name), self.location.sidecar_path(name));
-        Ok(Change { name, purpose, lock_path, sidecar_path, lock_file, loss, sidecar, before, taken: None })
+        Ok(SidecarChange {
+            name,
+            purpose,
+            lock_path,
+            sidecar_path,
+            lock_file,
+            loss,
+            sidecar,
+            before,
+            taken: None,
+        })
     }
 
     /// Decides, and passes the gate as often as that requires it.
     fn decided<T>(
         &mut self,
-        change: &mut Change<'_>,
+        change: &mut SidecarChange<'_>,
         decide: impl Fn(&mut Ledger, &dyn Observed) -> Decision<T>,
     ) -> Result<Decided<T>, StoreError> {
         let purpose = change.purpose;
@@ -131,7 +146,7 @@ impl LockDirectory {
     }
 
     /// Takes the lock of the lock file, for the claim or for the hold.
-    fn pass_gate(&mut self, change: &mut Change<'_>, mode: GateMode) -> Result<Gate, StoreError> {
+    fn pass_gate(&mut self, change: &mut SidecarChange<'_>, mode: GateMode) -> Result<Gate, StoreError> {
         let path = &change.lock_path;
         let number = match (change.purpose, change.lock_file.take()) {
             (Purpose::Claim(claim), Some(file)) => {
@@ -150,7 +165,7 @@ impl LockDirectory {
     /// Announces a new hold or a new queue position of this process in the sidecar, before the ledger tells of it.
     fn announce(
         &mut self,
-        change: &mut Change<'_>,
+        change: &mut SidecarChange<'_>,
         effect: Effect,
         ledger: &Ledger,
     ) -> Result<(), StoreError> {
@@ -178,8 +193,12 @@ impl LockDirectory {
         Ok(())
     }
 
-    /// Writes the ledger. Returns why others cannot read it, if it was not written and that ends nothing.
-    fn write(&mut self, change: &mut Change<'_>, ledger: &Ledger) -> Result<Option<String>, StoreError> {
+    /// Writes the ledger. Returns why it is not in the sidecar, if that is no error.
+    fn write(
+        &mut self,
+        change: &mut SidecarChange<'_>,
+        ledger: &Ledger,
+    ) -> Result<Option<String>, StoreError> {
         let path = &change.sidecar_path;
         let written = match &mut change.sidecar {
             Some(sidecar) if *ledger != change.before => {
@@ -204,7 +223,7 @@ impl LockDirectory {
     }
 
     /// Applies the effect to this process, and unlocks the sidecar.
-    fn take_effect(&mut self, change: Change<'_>, effect: Effect) -> Result<(), StoreError> {
+    fn take_effect(&mut self, change: SidecarChange<'_>, effect: Effect) -> Result<(), StoreError> {
         // Before the next waiter is notified: a claim that is not due must leave the gate that it has passed.
         if let Some(file) = change.taken {
             let _ = file.unlock();

@@ -131,8 +131,12 @@ impl RedisStore {
         let mut reply = self.route.unless_replaced(request(&mut connection, options), grace).await;
         if connection.resp2_required {
             self.old_protocol = true;
-            connection = self.route.open(&self.location, true).await?;
-            reply = request(&mut connection, RequestOptions::default()).await;
+            // Boxed, because it is rare: the future of each request would have room for it.
+            let repeated = async {
+                connection = self.route.open(&self.location, true).await?;
+                Ok::<_, StoreError>(request(&mut connection, RequestOptions::default()).await)
+            };
+            reply = Box::pin(repeated).await?;
         }
         self.pubsub_denied |= !connection.can_listen();
         if connection.usable && !self.route.must_reconnect(&reply) {

@@ -3,7 +3,7 @@
 use clap::builder::StyledStr;
 use clap::{Arg, ArgAction, Command};
 
-use crate::backend::options::UrlOption;
+use crate::backend::options::{self, UrlOption};
 use crate::backend::registry;
 use crate::child::signals::StopSignal;
 use crate::commands::man;
@@ -219,7 +219,7 @@ fn values(argument: &Arg, before: &str, current: &str, given: &[&str], known: &K
         others.map(|name| format!("{name}\tlock")).collect()
     } else if kinds.contains(&"URL") {
         match current.split_once('?') {
-            Some((address, options)) => url_options(address, options),
+            Some((address, typed)) => url_options(address, typed),
             None => registry::known().iter().map(|scheme| scheme.to_string()).collect(),
         }
     } else if kinds.contains(&"SIG") {
@@ -236,16 +236,13 @@ fn values(argument: &Arg, before: &str, current: &str, given: &[&str], known: &K
     Completion::Values(found.into_iter().map(|value| format!("{before}{value}")).collect())
 }
 
-/// Returns the URL with each option that may come next, or with each word that is a value of the option which is typed last.
-fn url_options(address: &str, options: &str) -> Vec<String> {
+/// Returns the URL with each option that may come next, or with each word that may be the value of the last one.
+fn url_options(address: &str, typed: &str) -> Vec<String> {
     let scheme = address.split(':').next().unwrap_or_default().to_ascii_lowercase();
-    let table = registry::table(&scheme).unwrap_or_default().iter().copied().flatten();
-    let last = options.rsplit('&').next().unwrap_or_default();
-    let before = &options[..options.len() - last.len()];
-    let name_of = |text: &str| text.split('=').next().unwrap_or_default().to_owned();
-    let given: Vec<String> = before.split('&').map(name_of).collect();
-    let possible =
-        table.filter(|option| !option.is_synonym() && !given.iter().any(|name| name == option.name));
+    let Some(table) = registry::table(&scheme) else { return Vec::new() };
+    let last = typed.rsplit('&').next().unwrap_or_default();
+    let before = &typed[..typed.len() - last.len()];
+    let given: Vec<&str> = before.split('&').filter_map(|option| option.split('=').next()).collect();
     let with_values = |option: &UrlOption| {
         let begin = format!("{address}?{before}{}=", option.name);
         if last.contains('=') {
@@ -253,7 +250,7 @@ fn url_options(address: &str, options: &str) -> Vec<String> {
         }
         vec![format!("{begin}\t{}", option.summary())]
     };
-    possible.flat_map(with_values).collect()
+    options::not_given(table, &given).flat_map(with_values).collect()
 }
 
 /// Returns the pools, and the lists of locks that are longer by one than what is typed.

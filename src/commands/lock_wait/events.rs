@@ -26,7 +26,7 @@ pub(super) struct Events<'a> {
     requests: EndRequests,
     /// The wait was interrupted, and is being ended.
     pub(super) leaving: Option<Leaving>,
-    /// The end of the parked command.
+    /// Ends the parked command.
     kill: Option<Pin<Box<dyn Future<Output = ()> + 'a>>>,
     /// Ticks when there is something to report now and then.
     report_alarm: Option<Alarm>,
@@ -71,10 +71,9 @@ impl<'a> Events<'a> {
     /// The second terminating signal: its sender does not want to wait for the store.
     pub(super) async fn handle_during<T>(
         &mut self,
-        attempt: impl Future<Output = T>,
+        mut attempt: Pin<&mut impl Future<Output = T>>,
         context: &WaitContext<'_>,
     ) -> Result<Option<T>, Interruption> {
-        tokio::pin!(attempt);
         let wait = self.wait;
         let older_holder = &self.progress.older_holder;
         let mut revoking = wait.supersedes_holder.then(|| Box::pin(older_holder.revoke_each(wait.target)));

@@ -8,6 +8,7 @@ use crate::support::running::Exit;
 use crate::support::trace::{self, Call};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
+use std::path::Path;
 
 /// The system calls that reach something outside of the process. The others wait, or concern memory, signals, timers and
 /// events: their number depends on the order in which the processes run.
@@ -139,6 +140,7 @@ impl Run {
     fn generic(&self, path: &str) -> String {
         let name = path.rsplit('/').next().unwrap_or_default();
         match path.split('/').nth(1) {
+            _ if Path::new(path).starts_with(std::env::temp_dir()) => name.to_owned(),
             Some("proc") => path
                 .split('/')
                 .map(|part| if part.parse::<i32>().is_ok() { "PID" } else { part })

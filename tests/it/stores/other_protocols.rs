@@ -1,5 +1,7 @@
 //! A URL that leads to a server of another kind.
 
+use std::sync::Mutex;
+
 use serde_json::Value;
 
 use crate::support::doctor::{doctor, findings};
@@ -12,6 +14,7 @@ use crate::support::place::Place;
 use crate::support::postgres::Postgres;
 use crate::support::redis::Redis;
 use crate::support::running::{Exit, Output};
+use crate::support::wait::side_by_side;
 use crate::support::zookeeper::ZooKeeper;
 
 /// A URL of each scheme, and the protocol that it is for. `HOST` is the address of the server, `PORT` its port.
@@ -43,7 +46,7 @@ struct Kind {
 
 /// Calls this with each kind of server, each URL with the scheme of another kind, and what a message says of both; asserts
 /// that nothing is returned.
-fn assert_none_wrong(check: impl Fn(&Kind, &str, &str) -> Option<String>) {
+fn assert_none_wrong(check: impl Fn(&Kind, &str, &str) -> Option<String> + Sync) {
     let (redis, memcached) = (Redis::start(), Memcached::start());
     let (etcd, zookeeper, postgres, mariadb) =
         (Etcd::lent(), ZooKeeper::lent(), Postgres::lent(), MariaDb::lent());
@@ -67,8 +70,8 @@ fn assert_none_wrong(check: impl Fn(&Kind, &str, &str) -> Option<String>) {
         kind("SSH", mail.port(), &[], "check"),
     ];
     let configuration = tempfile::tempdir().expect("a directory");
-    let mut wrong = String::new();
-    for kind in &kinds {
+    let wrong = Mutex::new(String::new());
+    side_by_side(&kinds, |kind| {
         for (url, protocol) in URLS {
             if kind.own.iter().any(|scheme| url.split(':').next() == Some(scheme)) {
                 continue;
@@ -76,23 +79,28 @@ fn assert_none_wrong(check: impl Fn(&Kind, &str, &str) -> Option<String>) {
             let port = kind.port.to_string();
             let url = match url {
                 // Its server is in its configuration.
-                "k8s://HOST" => kubernetes::url_of(configuration.path(), &format!("http://127.0.0.1:{port}")),
+                "k8s://HOST" => {
+                    let directory = configuration.path().join(&port);
+                    std::fs::create_dir(&directory).expect("a directory");
+                    kubernetes::url_of(&directory, &format!("http://127.0.0.1:{port}"))
+                }
                 url => url.replace("HOST", &format!("127.0.0.1:{port}")).replace("PORT", &port),
             };
             let mismatch = format!("the server speaks the protocol of {}, not of {protocol}", kind.name);
             if let Some(found) = check(kind, &url, &mismatch) {
-                wrong.push_str(&format!("{}, {url}: {found}\n", kind.name));
+                wrong.lock().unwrap().push_str(&format!("{}, {url}: {found}\n", kind.name));
             }
         }
-    }
+    });
+    let wrong = wrong.into_inner().unwrap();
     assert!(wrong.is_empty(), "{wrong}");
 }
 
 /// Every client names every other kind of server, and does not take it for one that is down.
 #[test]
 fn a_server_of_another_kind_is_named_and_is_78() {
-    let place = Place::new();
     assert_none_wrong(|kind, url, mismatch| {
+        let place = Place::new();
         let run = ["run", "x", "--ttl", "10s", "--", "true"];
         // Memcached cannot list its keys.
         let lists = if url.starts_with("memcached") { &[][..] } else { &[&["status"][..]] };

@@ -180,7 +180,7 @@ impl Proxy {
         self.shared.change(|state| state.down.drop_next += 1);
     }
 
-    /// Loses one reply after this number of others, and closes every connection then.
+    /// Loses one reply after this number of others, and closes its connection then.
     pub fn lose_reply_after(&self, others: usize) {
         self.shared.change(|state| state.lose_after = Some(others));
     }

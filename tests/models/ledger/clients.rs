@@ -3,6 +3,7 @@
 mod checks;
 mod documents;
 mod entries;
+mod form;
 mod freeze;
 mod model;
 mod steps;

@@ -238,7 +238,7 @@ async fn decided<S: DocumentStore>(
     }
 }
 
-/// Returns whether the store can notify the claim, if it waits.
+/// Returns whether the store can notify the claim; true if it does not wait.
 fn is_subscribed<S: DocumentStore>(store: &S, name: &LockName, ledger: &Ledger, effect: Effect) -> bool {
     let Effect::Wait(ticket) = effect else { return true };
     let waiter = ledger.waiters.iter().find(|waiter| waiter.ticket == ticket);

@@ -198,7 +198,7 @@ pub fn plan<T>(
     let mut records = std::mem::take(&mut ledger.history);
     let grant = new_grant(listing, &ledger);
     let is_regular = grant.as_ref().is_some_and(|(_, fencing)| *fencing == next_fencing_token);
-    let mut change = Change { listing, terms, purpose, ledger, grant, is_regular };
+    let mut change = EntriesChange { listing, terms, purpose, ledger, grant, is_regular };
     let metadata = change.metadata(fencing_before, &mut records);
     let unwritten = listing.unreadable.filter(|_| metadata.success != listing.metadata.value.success);
     let mut writes = Vec::new();
@@ -210,7 +210,7 @@ pub fn plan<T>(
         }
         writes.extend(change.create(claim, &observation));
     }
-    writes.extend(change.of_entries());
+    writes.extend(change.writes_of_entries());
     Some(Plan {
         value,
         writes,
@@ -234,7 +234,7 @@ fn new_grant(listing: &Listing, ledger: &Ledger) -> Option<(String, u64)> {
 }
 
 /// The change of the entries that a decision requires.
-struct Change<'a> {
+struct EntriesChange<'a> {
     listing: &'a Listing,
     terms: Terms,
     purpose: &'a Purpose,
@@ -246,7 +246,7 @@ struct Change<'a> {
     is_regular: bool,
 }
 
-impl Change<'_> {
+impl EntriesChange<'_> {
     /// Returns the token of the grant whose fencing token the store assigns.
     fn granted(&self) -> Option<&str> {
         self.grant.as_ref().filter(|_| self.is_regular).map(|(token, _)| token.as_str())
@@ -307,20 +307,20 @@ impl Change<'_> {
     }
 
     /// Returns the writes of the entries that are listed.
-    fn of_entries(&self) -> Vec<Write> {
+    fn writes_of_entries(&self) -> Vec<Write> {
         let holders = by_order(&self.ledger.holders, |holder| holder.family);
         let waiters = by_order(&self.ledger.waiters, |waiter| waiter.ticket);
         let write = |entry: &Entry| {
             let mut part = Ledger::default();
             part.holders = of_entry(&holders, entry.order);
             part.waiters = of_entry(&waiters, entry.order);
-            self.of_entry(entry, part)
+            self.write_of_entry(entry, part)
         };
         self.listing.entries.iter().filter_map(write).collect()
     }
 
     /// Returns the write after which an entry has this part of the ledger, if it has another one.
-    fn of_entry(&self, entry: &Entry, mut is: Ledger) -> Option<Write> {
+    fn write_of_entry(&self, entry: &Entry, mut is: Ledger) -> Option<Write> {
         let &Entry { order, version, .. } = entry;
         let mut was = entry.part(self.terms.fencing);
         // The lease of an outer hold stays, and its next heartbeat covers the time for which a nested run keeps the lock.

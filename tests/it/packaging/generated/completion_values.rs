@@ -45,6 +45,8 @@ fn the_options_of_a_url_are_offered() {
         offered("redis://h/?a&insecure="),
         "values\nredis://h/?a&insecure=yes\nredis://h/?a&insecure=no\n"
     );
+    // By either name, it is the same option.
+    assert_eq!(offered("postgres://h/?sslcert=/a&cert"), "values\n");
     for none in
         ["redis://h/?prefix=", "redis://h/?nonsense", "nonsense://h/?", "?", "redis://h/?sentinel_user"]
     {

@@ -26,6 +26,12 @@ fn server(plan: Plan) -> Postgres {
 
 /// What is planted, and the words that name it.
 fn plants() -> Vec<(String, &'static str)> {
+    let mut plants = plants_on_the_table();
+    plants.extend(plants_on_a_column());
+    plants
+}
+
+fn plants_on_the_table() -> Vec<(String, &'static str)> {
     let table = format!("CREATE TABLE public.dlock_locks ({COLUMNS})");
     let with = |more: &str| format!("{table}; {more}");
     let view = "CREATE VIEW public.dlock_locks AS SELECT decode(mallory.spy('00'), 'hex') AS name, 1 AS format, 1::bigint AS \
@@ -74,6 +80,12 @@ fn plants() -> Vec<(String, &'static str)> {
             format!("CREATE TABLE public.dlock_locks ({COLUMNS}) PARTITION BY LIST (name)"),
             "public.dlock_locks of mallory is a partitioned table",
         ),
+    ]
+}
+
+fn plants_on_a_column() -> Vec<(String, &'static str)> {
+    let with = |more: &str| format!("CREATE TABLE public.dlock_locks ({COLUMNS}); {more}");
+    vec![
         (
             with(
                 "ALTER TABLE public.dlock_locks ADD extra text; ALTER TABLE public.dlock_locks ALTER extra SET DEFAULT mallory.spy('x')",
