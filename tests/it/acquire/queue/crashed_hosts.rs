@@ -181,7 +181,8 @@ fn stopped_waiters_for_a_slot_cost_one_claim_together() {
 #[test]
 fn pushes_lost_at_every_position_cost_at_most_the_rest_of_the_lease() {
     let redis = Redis::start();
-    let queue = Queue::of(Store::on(&redis));
+    // One that finds another one's command running asks again when the lease of that ends.
+    let queue = Queue::of(Store::on(&redis)).ttl(TTL);
     let muffler = PushFilter::to(redis.port());
     let mut holder = queue.keeping(queue.store.run_with_ttl(TTL), "holder").spawn();
     holder.await_ready();
