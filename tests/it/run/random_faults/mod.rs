@@ -28,7 +28,7 @@ use crate::support::{SOON, process};
 use std::collections::BTreeMap;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// At a time.
 const CROWD: usize = 12;
@@ -217,7 +217,15 @@ impl Campaign {
             std::thread::sleep(Duration::from_millis(20));
         }
         assert!(traces.is_empty(), "the store still has {traces:?}");
-        let cgroups = || process::cgroups_named_after(&self.pids);
+        // Every run has ended: a cgroup that is created from now on is that of another test, with the number of one of them.
+        let ended = SystemTime::now();
+        let is_older = |cgroup: &PathBuf| {
+            let created = cgroup.metadata().and_then(|metadata| metadata.modified());
+            created.is_ok_and(|created| created <= ended)
+        };
+        let cgroups = || -> Vec<PathBuf> {
+            process::cgroups_named_after(&self.pids).into_iter().filter(is_older).collect()
+        };
         // A cgroup whose dlock and guard were killed at once is removed by a later run, once it is two seconds old.
         until(SOON, "the end of every cgroup", || {
             let are_gone = cgroups().is_empty();
