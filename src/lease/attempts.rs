@@ -130,7 +130,7 @@ impl<'a> Attempts<'a> {
     /// The grant came too late to stop the command in good order before the lease ends, and was given back.
     ///
     /// # Errors
-    /// There is no time for another attempt.
+    /// The retry limit has been reached.
     pub(super) fn late(&mut self, sent: Moment, validity: Validity) -> Result<Next, NotGranted> {
         if self.limits.is_retry_expired() {
             return Err(NotGranted::Failed(too_late(sent, validity)));
@@ -141,7 +141,7 @@ impl<'a> Attempts<'a> {
     /// The claim was refused.
     ///
     /// # Errors
-    /// It will be refused again, or there is no time for another attempt.
+    /// The refusal is final, or the wait limit has been reached.
     pub(super) fn refused(&mut self, refusal: Refusal) -> Result<Next, NotGranted> {
         let may_change = matches!(refusal, Refusal::Slots(_)) && !self.claim.requires_outer_hold;
         if !may_change || self.limits.intent == Intent::TakeNow || is_past(self.limits.wait_until) {
@@ -155,7 +155,7 @@ impl<'a> Attempts<'a> {
     /// Another client has the lock, or its turn.
     ///
     /// # Errors
-    /// The wait has reached its limit, or is hopeless.
+    /// The wait limit has been reached, or waiting is hopeless.
     pub(super) fn busy(&mut self, busy: Busy) -> Result<Next, NotGranted> {
         self.failures = 0;
         if self.claim.identity.supersedes {
@@ -188,7 +188,7 @@ impl<'a> Attempts<'a> {
     /// The store failed, in an attempt that began then.
     ///
     /// # Errors
-    /// Another attempt would fail as well, or there is no time for one.
+    /// The error is permanent, or the retry limit has been reached.
     pub(super) fn failed(&mut self, error: StoreError, began: Moment) -> Result<Next, NotGranted> {
         let StoreError::Unavailable { maybe_applied, .. } = error else {
             return Err(NotGranted::Failed(error));

@@ -193,7 +193,7 @@ impl LockDirectory {
         Ok(())
     }
 
-    /// Writes the ledger. Returns why it is not in the sidecar, if that is no error.
+    /// Stores the ledger in the sidecar. Returns why that failed, if the change succeeds nevertheless.
     fn write(
         &mut self,
         change: &mut SidecarChange<'_>,

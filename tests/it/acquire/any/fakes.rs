@@ -1,5 +1,6 @@
 //! Many locks that are granted in the same instant.
 
+use crate::acquire::Patient;
 use crate::stores::conformance::rig::on_one_thread;
 use crate::support::SOON;
 use dlock::backend::{
@@ -7,7 +8,7 @@ use dlock::backend::{
     TryReply,
 };
 use dlock::clock::{Alarm, Moment};
-use dlock::lease::acquire::{Observer, Patience, Wait, WaitContext};
+use dlock::lease::acquire::{Patience, Wait, WaitContext};
 use dlock::lease::acquire_all::Lock;
 use dlock::lease::acquire_any::acquire_any;
 use dlock::lease::validity::Terms;
@@ -17,11 +18,6 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-
-/// Waits for a busy lock, and says nothing.
-struct Patient;
-
-impl Observer for Patient {}
 
 /// A store of one lock: busy for a claim that does not wait, and granted to the first one that does.
 struct Fake {

@@ -2,6 +2,7 @@
 //! or it is not and no trace is left.
 
 use super::fixture::Queue;
+use crate::acquire::Patient;
 use crate::support::SOON;
 use crate::support::race_timing::RaceTiming;
 use crate::support::running::Exit;
@@ -11,7 +12,7 @@ use dlock::backend::registry;
 use dlock::backend::url::Url;
 use dlock::backend::{Attempt, Backend, Ending, Intent, Release, Renewal};
 use dlock::clock::{Alarm, Moment};
-use dlock::lease::acquire::{NotGranted, Observer, Patience, Wait, WaitContext, acquire};
+use dlock::lease::acquire::{NotGranted, Patience, Wait, WaitContext, acquire};
 use dlock::lease::validity::Terms;
 use dlock::lock::{Claim, Identity, LockName, Mode, Token};
 use std::cell::Cell;
@@ -22,11 +23,6 @@ const TERMS: Terms = Terms {
     grace: Duration::from_secs(5),
     connect_timeout: Duration::from_secs(20),
 };
-
-/// Waits for a busy lock, and says nothing.
-struct Patient;
-
-impl Observer for Patient {}
 
 /// A client of the library that claims a lock.
 struct Client {
