@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// What marks a key as a lock.
 pub const LOCK_FLAGS: u64 = 3_304_740_253_564_472_344;
@@ -196,6 +197,16 @@ impl Consul {
     pub fn unlock(&self, key: &str, session: &str) -> bool {
         self.ask("PUT", &format!("kv/{}?release={session}&flags={LOCK_FLAGS}", path(key)), b"").1.trim()
             == "true"
+    }
+
+    /// Waits until a lock that nobody holds can be taken. A server that has been restarted begins the delays of all locks anew that
+    /// were lost since its last snapshot, those of earlier tests too.
+    pub fn await_no_delay(&self, key: &str) {
+        const LONGEST: Duration = Duration::from_secs(60);
+        let session = self.session(None);
+        until(LONGEST + SOON, "the end of the delay", || self.lock(key, &session));
+        self.ask("DELETE", &format!("kv/{}", path(key)), b"");
+        self.ask("PUT", &format!("session/destroy/{session}"), b"");
     }
 
     /// Takes a slot of a semaphore as `consul lock -n` does, once. False if all are taken, or another number is agreed on.

@@ -177,6 +177,9 @@ impl Rig for ConsulRig {
 
     fn restart(&mut self) {
         self.consul.restart();
+        if !self.has_semaphores {
+            self.consul.await_no_delay(&key("x"));
+        }
     }
 
     fn wipe(&mut self) {
