@@ -2,8 +2,12 @@
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use std::collections::BTreeMap;
+use std::fs::DirEntry;
+use std::os::unix::fs::DirEntryExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// One line of /proc/PID/stat.
@@ -187,6 +191,26 @@ fn ticks_since_boot() -> u64 {
     digits.parse().expect("a number")
 }
 
+/// Every process that exists now and was started at this time or later, in clock ticks after boot.
+///
+/// Tests ask thousands of times, and most processes are servers of other tests, or threads of the kernel: the start of each
+/// is read once. A directory of /proc has the same inode number as long as its process exists, unless the kernel needs the
+/// memory: then the start is read again.
+fn started_since(ticks: u64) -> Vec<i32> {
+    static STARTS: Mutex<BTreeMap<(i32, u64), u64>> = Mutex::new(BTreeMap::new());
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let pid = |entry: &DirEntry| entry.file_name().to_str()?.parse::<i32>().ok();
+    let directories: Vec<(i32, u64)> =
+        entries.flatten().filter_map(|entry| Some((pid(&entry)?, entry.ino()))).collect();
+    let mut starts = STARTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = |directory: &(i32, u64)| {
+        let start = starts.get(directory).copied().or_else(|| Some(Stat::of(directory.0)?.start));
+        Some((*directory, start?))
+    };
+    *starts = directories.iter().filter_map(known).collect();
+    starts.iter().filter(|(_, start)| **start >= ticks).map(|((pid, _), _)| *pid).collect()
+}
+
 /// A marker in the environment by which processes are found again, wherever they moved.
 #[derive(Debug, Clone)]
 pub struct Marker {
@@ -225,7 +249,7 @@ impl Marker {
     /// Every live process that carries it or a marker below it.
     pub fn bearers(&self) -> Vec<Stat> {
         let wanted = format!("{}={}", Self::VARIABLE, self.value).into_bytes();
-        let mut found = all();
+        let mut found: Vec<Stat> = started_since(self.made).into_iter().filter_map(Stat::of).collect();
         found.retain(|stat| {
             stat.start >= self.made && stat.is_alive() && {
                 let environment = std::fs::read(format!("/proc/{}/environ", stat.pid)).unwrap_or_default();
