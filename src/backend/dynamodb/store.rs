@@ -1,5 +1,7 @@
 //! The store of one client: an item for each lock.
 
+use std::time::Duration;
+
 use super::item::{self, found};
 use super::location::{Location, Recipe};
 use super::lock_client::LockClient;
@@ -68,6 +70,10 @@ impl Dated for Table {
         attempt: &str,
     ) -> Result<Written<String>, StoreError> {
         self.change(key, &item::Change::Take(holder, now), attempt).await
+    }
+
+    async fn refresh(&mut self, lease: Duration) {
+        self.client.refresh(lease).await;
     }
 
     async fn visit(

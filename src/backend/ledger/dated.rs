@@ -102,6 +102,12 @@ pub trait Dated: Sized {
         async { Ok(Written::Refused(None)) }
     }
 
+    /// Refreshes credentials that end soon or within a lease of this length. Called while a lock is held or awaited and no request
+    /// has failed. May be dropped.
+    fn refresh(&mut self, _lease: Duration) -> impl Future<Output = ()> {
+        async {}
+    }
+
     /// Visits all locks: the name of each, if its key contains it, and its ledger, if that can be read.
     ///
     /// # Errors

@@ -103,6 +103,10 @@ impl Dated for Bucket {
         }))
     }
 
+    async fn refresh(&mut self, lease: Duration) {
+        self.client.refresh(lease).await;
+    }
+
     async fn visit(
         &mut self,
         mut visit: impl FnMut(Option<LockName>, Option<Ledger>),

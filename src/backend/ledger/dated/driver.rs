@@ -31,6 +31,8 @@ pub struct DatedStore<C: Dated> {
     unread: Option<(LockName, Reading<C::Version>)>,
     /// How many conflicts there were in this change.
     conflicts: u32,
+    /// How long the lease lasts that is held or awaited.
+    lease: Duration,
     /// The length of what was read last.
     length: usize,
     /// What was read last for a hold is not a ledger: it has lost its lock, and the value is another program's.
@@ -41,7 +43,16 @@ impl<C: Dated> DatedStore<C> {
     /// Returns the store of a client, with the locks of another program in front of it or without any.
     pub fn new(client: C, gate: Option<C::Gate>) -> DatedStore<C> {
         let (gate, poller) = (gate.map(Passages::new), Poller::default());
-        DatedStore { client, gate, poller, unread: None, conflicts: 0, length: 0, is_foreign: false }
+        DatedStore {
+            client,
+            gate,
+            poller,
+            unread: None,
+            conflicts: 0,
+            lease: Duration::ZERO,
+            length: 0,
+            is_foreign: false,
+        }
     }
 
     /// Finds out how an attempt to change a value has ended, if the reply does not say. Returns the value as it is stored; `None`
@@ -142,6 +153,8 @@ impl<C: Dated> DatedStore<C> {
     /// Waits for a change of what the client waits for, and returns what has changed for it. Never returns for a client that does
     /// not wait.
     async fn look(&mut self) -> Result<Option<backend::Change>, StoreError> {
+        // No request waits for that here, and it is given up when the next renewal is due.
+        self.client.refresh(self.lease).await;
         let Some((name, pause)) = self.poller.due() else { return pending().await };
         let key = self.client.key(&name);
         let reading = match self.client.next(&key, pause, self.poller.seen()).await? {
@@ -189,6 +202,9 @@ impl<C: Dated> DocumentStore for DatedStore<C> {
         shortcut: &Shortcut,
         known: Option<&Seen<Self::Version>>,
     ) -> Result<Seen<Self::Version>, StoreError> {
+        if let Purpose::Claim(claim) | Purpose::Renew(claim) = purpose {
+            self.lease = claim.ttl;
+        }
         let is_usable = |of: &LockName, sent| of == name && Moment::now() - sent < FRESH;
         self.unread = self.unread.take().filter(|(of, reading)| is_usable(of, reading.sent));
         if self.unread.is_none() {

@@ -1,5 +1,7 @@
 //! A client of one of AWS's services, whose requests are signed.
 
+use std::time::Duration;
+
 use super::credentials::Credentials;
 use super::place::Place;
 use super::signature::{Scope, sign};
@@ -39,6 +41,11 @@ impl Signed {
     pub async fn connect(&mut self) -> Result<(), StoreError> {
         self.credentials.keys().await?;
         self.http.connect().await
+    }
+
+    /// Refreshes credentials that end soon or within a lease of this length. May be dropped.
+    pub async fn refresh(&mut self, lease: Duration) {
+        self.credentials.refresh(lease).await;
     }
 
     /// Signs a request and sends it, and returns the reply, of whatever status. One that was refused because of its key, which

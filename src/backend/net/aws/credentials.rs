@@ -1,4 +1,4 @@
-//! The credentials of this process: where they are found, and when they are renewed.
+//! The credentials of this process: where they are found, and when they are refreshed.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use super::provider;
 use crate::backend::{StoreError, net};
 use crate::clock::Moment;
 
-/// Credentials are renewed when they end within this time: longer than a lease is usually, so that a renewal has more than one
-/// chance.
+/// Credentials are refreshed when they end within this time or within a lease, whichever is longer, so that a refresh has more
+/// than one chance.
 const BEFORE_END: Duration = Duration::from_secs(5 * 60);
-/// How long it takes until a renewal that has failed is tried again, while the credentials are still valid.
+/// How long it takes until a refresh that has failed is tried again, while the credentials are still valid.
 const AGAIN: Duration = Duration::from_secs(60);
-/// How long a renewal may take then: the lease of a lock goes on meanwhile.
-const RENEW_WITHIN: Duration = Duration::from_secs(2);
+/// How long a refresh may take.
+const REFRESH_WITHIN: Duration = Duration::from_secs(2);
 
 /// The credentials of this process, and what they were found by.
 #[derive(Clone)]
@@ -24,7 +24,7 @@ pub struct Credentials {
     settings: Settings,
     region: String,
     keys: Option<Keys>,
-    /// When they were renewed last, or that was tried.
+    /// When they were refreshed last, or that was tried.
     tried: Moment,
     /// Where they come from, for doctor.
     source: &'static str,
@@ -43,21 +43,13 @@ impl Credentials {
         self.source
     }
 
-    /// Returns a key that is valid now. One that ends soon is renewed; if that fails, it is used until its end.
+    /// Returns a key that is valid now, which is looked for if the last one has ended.
     ///
     /// # Errors
     /// There are no credentials, or none that this reads, or their source has failed.
     pub async fn keys(&mut self) -> Result<Keys, StoreError> {
         if let Some(keys) = self.keys.clone().filter(|keys| !keys.left().is_zero()) {
-            if keys.left() > BEFORE_END || Moment::now() - self.tried < AGAIN {
-                return Ok(keys);
-            }
-            // Before anything is asked: an attempt that takes too long is not repeated with the next request.
-            self.tried = Moment::now();
-            if let Ok(Ok((keys, _))) = tokio::time::timeout(RENEW_WITHIN, Box::pin(self.find())).await {
-                self.keys = Some(keys);
-            }
-            return Ok(self.keys.clone().unwrap_or(keys));
+            return Ok(keys);
         }
         self.tried = Moment::now();
         // In a box: it is large, and so would be each future that contains it.
@@ -65,6 +57,19 @@ impl Credentials {
         self.source = source;
         self.keys = Some(keys.clone());
         Ok(keys)
+    }
+
+    /// Refreshes a key that ends soon or within a lease of this length; one that cannot be refreshed is used until its end. May be
+    /// dropped: no request is to wait for a source that is slow.
+    pub async fn refresh(&mut self, lease: Duration) {
+        let left = self.keys.as_ref().map_or(Duration::MAX, Keys::left);
+        if left <= BEFORE_END.max(lease) && Moment::now() - self.tried >= AGAIN.min(left / 2) {
+            // Before anything is asked: an attempt that takes too long is not repeated with the next request.
+            self.tried = Moment::now();
+            if let Ok(Ok((keys, _))) = tokio::time::timeout(REFRESH_WITHIN, Box::pin(self.find())).await {
+                self.keys = Some(keys);
+            }
+        }
     }
 
     /// Forgets the keys, which were refused: perhaps their source has new ones.
@@ -93,7 +98,11 @@ impl Credentials {
             return Ok((keys, "the container's endpoint"));
         }
         if let Some(keys) = provider::instance(settings).await? {
-            return Ok((keys, "the instance's metadata service"));
+            return Ok((keys, provider::METADATA_SERVICE));
+        }
+        if self.source == provider::METADATA_SERVICE {
+            // Its silence would have meant that there is none.
+            return Err(StoreError::unreachable(format!("credentials: {} does not reply", self.source)));
         }
         Err(StoreError::Denied(
             "there are no credentials of AWS: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, name a profile by AWS_PROFILE, or \
@@ -194,4 +203,59 @@ fn of_environment(settings: &Settings) -> Result<Option<Keys>, StoreError> {
     let missing = || StoreError::Config("AWS_ACCESS_KEY_ID is set without AWS_SECRET_ACCESS_KEY".into());
     let secret = settings.variable("AWS_SECRET_ACCESS_KEY").ok_or_else(missing)?;
     Ok(Some(Keys::new(id, secret, settings.variable("AWS_SESSION_TOKEN"))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::wall_micros;
+
+    #[tokio::test]
+    async fn keys_that_end_soon_are_refreshed_before_a_request_needs_them() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (printed, config) = (directory.path().join("printed"), directory.path().join("config"));
+        let program = format!("/bin/cat {}", printed.display());
+        std::fs::write(&config, format!("[default]\ncredential_process = {program}\n")).expect("a file");
+        let print = |id: &str, seconds: u64| {
+            let ends = wall_micros() / 1_000_000 + seconds;
+            let ends = jiff::Timestamp::from_second(ends as i64).expect("a time");
+            let text = format!(
+                r#"{{"Version":1,"AccessKeyId":"{id}","SecretAccessKey":"of the test","Expiration":"{ends}"}}"#
+            );
+            std::fs::write(&printed, text).expect("a file");
+        };
+        let variable = |name: &str| (name == "AWS_CONFIG_FILE").then(|| config.display().to_string());
+        let settings = Settings::of(&variable, None);
+        let mut credentials = Credentials::new(&net::Credentials::default(), &settings, "x");
+        let lease = Duration::from_secs(60);
+        print("first", 240);
+        assert_eq!(credentials.keys().await.expect("keys").id, "first");
+        print("second", 600);
+        credentials.refresh(lease).await;
+        assert_eq!(credentials.keys().await.expect("keys").id, "first", "they have just been read");
+        credentials.tried = Moment::now().saturating_sub(AGAIN);
+        assert_eq!(credentials.keys().await.expect("keys").id, "first", "no request waits for a refresh");
+        credentials.refresh(lease).await;
+        assert_eq!(credentials.keys().await.expect("keys").id, "second");
+        print("third", 3600);
+        credentials.tried = Moment::now().saturating_sub(AGAIN);
+        credentials.refresh(lease).await;
+        assert_eq!(
+            credentials.keys().await.expect("keys").id,
+            "second",
+            "they last longer than the next leases"
+        );
+        credentials.refresh(Duration::from_secs(900)).await;
+        assert_eq!(credentials.keys().await.expect("keys").id, "third", "the next renewal may be too late");
+    }
+
+    #[tokio::test]
+    async fn a_metadata_service_that_has_replied_before_is_unavailable_when_it_is_silent() {
+        let variable = |name: &str| (name == "AWS_EC2_METADATA_DISABLED").then(|| "true".to_owned());
+        let settings = Settings::of(&variable, None);
+        let mut credentials = Credentials::new(&net::Credentials::default(), &settings, "x");
+        assert!(matches!(credentials.keys().await, Err(StoreError::Denied(_))));
+        credentials.source = provider::METADATA_SERVICE;
+        assert!(matches!(credentials.keys().await, Err(StoreError::Unavailable { .. })));
+    }
 }

@@ -28,6 +28,8 @@ const PROGRAM: Duration = Duration::from_secs(60);
 /// Longer than any token or reply.
 const LONGEST: u64 = 64 << 10;
 const CONTAINER: &str = "http://169.254.170.2";
+/// What the metadata service of an instance is called in messages.
+pub(super) const METADATA_SERVICE: &str = "the instance's metadata service";
 const INSTANCE: &str = "http://169.254.169.254";
 /// The hosts that may be asked without TLS: those of ECS and EKS, besides this host.
 const CONTAINER_HOSTS: [&str; 4] = ["169.254.170.2", "169.254.170.23", "fd00:ec2::23", "localhost"];
@@ -134,10 +136,10 @@ pub(super) async fn instance(settings: &Settings) -> Result<Option<Keys>, StoreE
     };
     // Where there is no such service, its address is silent.
     match timeout(NEARBY, asked).await {
-        Ok(Ok(reply)) => Stated::parse("the instance's metadata service", &reply.body).map(Some),
+        Ok(Ok(reply)) => Stated::parse(METADATA_SERVICE, &reply.body).map(Some),
         // It is there, and cannot reply now.
         Ok(Err(error @ StoreError::Unavailable { maybe_applied: true, .. })) => {
-            Err(named("the instance's metadata service", error))
+            Err(named(METADATA_SERVICE, error))
         }
         Ok(Err(_)) | Err(_) => Ok(None),
     }
