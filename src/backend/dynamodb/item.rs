@@ -5,6 +5,7 @@
 //! | `ledger` | the ledger |
 //! | `version` | the number of the attempt that has written the item |
 //! | `idle` | the format of the ledger, if it has no entries |
+//! | `idle_since` | the second since 1970, with zeros in front, in which `idle` was written |
 //! | `taken` | the holder that has taken the idle lock since, and when |
 
 use std::time::Duration;
@@ -29,9 +30,10 @@ struct Taken {
 
 /// How an item is to be changed.
 pub(super) enum Change<'a> {
-    /// It gets this ledger if it has this version; `None` stands for no item. It may be idle.
-    Swap { version: Option<&'a str>, ledger: &'a Ledger, is_idle: bool },
-    /// This holder has it if it is idle, or if there is no item.
+    /// It gets this ledger if it has this version; `None` stands for no item. It may be idle from this time on.
+    Swap { version: Option<&'a str>, ledger: &'a Ledger, idle_since: Option<Duration> },
+    /// This holder has it if it is idle, or if there is no item. If it became idle later than this request was made, the request
+    /// was held up on its way, and its client has perhaps given up.
     Take(&'a HolderEntry, Now),
 }
 
@@ -64,9 +66,11 @@ impl Change<'_> {
     pub fn request(&self, recipe: Recipe, key: &str, attempt: &str) -> Value {
         let text = |text: &str| json!({ "S": text });
         // A TTL attribute is a number: no attribute here is one.
+        let seconds = |time: Duration| text(&format!("{:012}", time.as_secs()));
         let idle = text(&Ledger::FORMAT.to_string());
         let mut values = json!({ ":version": text(attempt) });
-        let mut names = json!({ "#version": "version", "#taken": "taken", "#idle": "idle" });
+        let mut names =
+            json!({ "#version": "version", "#taken": "taken", "#idle": "idle", "#since": "idle_since" });
         let mut set = vec!["#version = :version"];
         if recipe == Recipe::LockClient {
             set.push("ownerName = :owner, leaseDuration = :zero, recordVersionNumber = :version, isReleased = :one");
@@ -76,7 +80,7 @@ impl Change<'_> {
         }
         names["#ledger"] = "ledger".into();
         let (condition, removed) = match self {
-            Change::Swap { version, ledger, is_idle } => {
+            Change::Swap { version, ledger, idle_since } => {
                 set.push("#ledger = :ledger");
                 values[":ledger"] = text(&String::from_utf8_lossy(&ledger.to_json()));
                 let condition = match version {
@@ -89,12 +93,13 @@ impl Change<'_> {
                         "attribute_not_exists(#key)"
                     }
                 };
-                if *is_idle {
-                    set.push("#idle = :idle");
-                    values[":idle"] = idle;
-                    (condition, "#taken")
-                } else {
-                    (condition, "#taken, #idle")
+                match *idle_since {
+                    Some(since) => {
+                        set.push("#idle = :idle, #since = :since");
+                        (values[":idle"], values[":since"]) = (idle, seconds(since));
+                        (condition, "#taken")
+                    }
+                    None => (condition, "#taken, #idle, #since"),
                 }
             }
             Change::Take(holder, now) => {
@@ -107,9 +112,11 @@ impl Change<'_> {
                 let taken = Taken { holder, clock: now.clock, wall: now.wall };
                 set.push("#taken = :taken");
                 values[":taken"] = text(&serde_json::to_string(&taken).expect("texts and numbers are JSON"));
-                values[":idle"] = idle;
+                (values[":idle"], values[":now"]) = (idle, seconds(now.clock + CLOCK_LAG));
                 names["#key"] = key.into();
-                ("attribute_not_exists(#key) OR (#idle = :idle AND attribute_exists(#ledger))", "#idle")
+                let condition = "attribute_not_exists(#key) OR (#idle = :idle AND attribute_exists(#ledger) \
+                                 AND (attribute_not_exists(#since) OR #since <= :now))";
+                (condition, "#idle")
             }
         };
         json!({

@@ -58,7 +58,8 @@ impl Dated for Table {
         let Change { ledger, before, .. } = *change;
         // An item that is written as it was refuses a request that is on its way to take it.
         let is_idle = ledger.is_idle() && !ledger.incomplete && ledger != before;
-        let swap = item::Change::Swap { version: change.version.map(String::as_str), ledger, is_idle };
+        let idle_since = is_idle.then_some(change.now.clock);
+        let swap = item::Change::Swap { version: change.version.map(String::as_str), ledger, idle_since };
         self.change(key, &swap, change.attempt).await
     }
 

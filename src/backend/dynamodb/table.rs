@@ -140,7 +140,7 @@ impl Table {
         if !list("AttributeDefinitions").iter().any(is_text) {
             return unfit(format!("its partition key {} is not a string", shown(&key)));
         }
-        if ["ledger", "version", "idle", "taken"].contains(&key.as_str()) {
+        if ["ledger", "version", "idle", "idle_since", "taken"].contains(&key.as_str()) {
             return unfit(format!("its partition key {key} has the name of an attribute of dlock"));
         }
         if !list("Replicas").is_empty() && description["MultiRegionConsistency"] != "STRONG" && !names_region

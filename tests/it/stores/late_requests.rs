@@ -159,6 +159,36 @@ mod what_was_withdrawn_changes_no_lock_later {
     }
 }
 
+/// A claim on a free lock that is one request, which depends on nothing that another client has written since.
+#[test]
+fn what_was_withdrawn_does_not_take_a_lock_that_others_have_used_since() {
+    let dynamo = Dynamo::lent();
+    let proxy = Proxy::to(dynamo.port());
+    let url = dynamo.url_by(proxy.port());
+    on_one_thread(async {
+        let (mut late, mut again) = (locate(&url).unwrap().open(), locate(&url).unwrap().open());
+        let mut next = Client::at(&url, "x");
+        let claim = by_another(&next.claim);
+        next.acquire().await;
+        assert_eq!(next.release().await, Release::Released);
+        late.connect().await.expect("a connection");
+        proxy.hold_request_after(0);
+        tokio::select! {
+            () = until_stuck(&proxy) => {}
+            () = Request::Claim.send(&mut *late, &claim) => panic!("without a request"),
+        }
+        drop(late);
+        Request::Claim.withdraw(&mut *again, &claim).await;
+        next.acquire().await;
+        // The store's clock has whole seconds, and those of its servers may differ by two.
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        assert_eq!(next.release().await, Release::Released);
+        let_arrive(&proxy);
+        next.acquire().await;
+        assert_eq!(next.release().await, Release::Released);
+    });
+}
+
 /// Releases a lock by a request that is held on its way, claims it again over another connection, and lets the request arrive.
 #[track_caller]
 fn assert_kept(url: impl Fn(u16) -> String, port: u16) {

@@ -71,7 +71,7 @@ class Expressions:
         return self.values[word]
 
     def holds(self, condition, item):
-        words = re.findall(r"[()=]|[#:\w]+", condition)
+        words = re.findall(r"[()]|<?=|[#:\w]+", condition)
         result = self.any_of(words, item)
         if words:
             raise Refused("ValidationException", "Syntax error in ConditionExpression")
@@ -104,7 +104,10 @@ class Expressions:
             words.pop(0)
             result = (self.name(words.pop(0)) in item) == (word == "attribute_exists")
         else:
-            name, _, value = self.name(word), words.pop(0), self.value(words.pop(0))
+            name, sign, value = self.name(word), words.pop(0), self.value(words.pop(0))
+            if sign == "<=":
+                # Between texts only.
+                return "S" in item.get(name, {}) and item[name]["S"] <= value["S"]
             return item.get(name) == value
         words.pop(0)
         return result
