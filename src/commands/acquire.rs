@@ -10,7 +10,7 @@ use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use serde_json::json;
 
 use super::lock_wait::{Interruption, LockWait};
-use super::{execute, hold, notices_about, within};
+use super::{execute, hold, notices_about};
 use crate::backend::location::Demand;
 use crate::backend::{Ending, Release, StoreError, io_text};
 use crate::child::signals::{self, Source};
@@ -261,8 +261,9 @@ impl Acquiring<'_> {
     /// Releases the lock because its token could not be written.
     async fn take_back(&self, lock: &Lock, Failure { kind, message }: Failure) -> Failure {
         let mut backend = lock.backend();
-        let released = hold::release(&mut **backend, &lock.claim, Duration::ZERO, Ending::default());
-        let then = match within(self.plan.terms.connect_timeout, released).await {
+        let limit = self.plan.terms.connect_timeout;
+        let released = hold::release(&mut **backend, &lock.claim, Duration::ZERO, Ending::default(), limit);
+        let then = match released.await {
             Ok(Release::Released) => "the lock was released".to_owned(),
             Ok(_) => "the lock was no longer held".to_owned(),
             Err(error) => format!("and the lock could not be released, it expires with its lease: {error}"),

@@ -1,13 +1,16 @@
 //! One lock, and the hold that a token owns, for `renew`, `release` and `check`; `break` and `thaw` look at locks, too.
 
+use std::cell::Cell;
 use std::time::Duration;
 
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::{LOCKS_AT_A_TIME, within};
 use crate::backend::admin::{Listed, LockAdmin};
 use crate::backend::{Backend, Ending, Outlook, Release, StoreError};
+use crate::clock::Moment;
 use crate::exit::Failure;
+use crate::lease::acquire::timed_out;
 use crate::lock::{Claim, Holder, LockName, LockState, Record, Token};
 use crate::random::jitter;
 use crate::report::{lock_error, not_owned};
@@ -111,32 +114,37 @@ impl<'a> Hold<'a> {
     }
 }
 
-/// Releases a lock, and repeats the request once if the connection broke: that the lock is gone then means that the
-/// first request has released it.
+/// Releases a lock within a time limit, and repeats the request once if the connection broke: that the lock is gone then means
+/// that the first request has released it.
 pub(super) async fn release<B: Backend + ?Sized>(
     store: &mut B,
     claim: &Claim,
     rest: Duration,
     ending: Ending<'_>,
+    limit: Duration,
 ) -> Result<Release, StoreError> {
-    store.connect().await?;
-    match store.release(claim, rest, ending).await {
-        Err(StoreError::Unavailable { maybe_applied, .. }) => {
-            let again = async {
-                store.connect().await?;
-                store.release(claim, rest, if maybe_applied { ending.repeated() } else { ending }).await
-            };
-            match again.await {
-                Ok(Release::NotHeld) if maybe_applied => Ok(Release::Released),
-                // Whatever became of this attempt, the first one may have released the lock.
-                Err(StoreError::Unavailable { reason, outlook, .. }) if maybe_applied => {
-                    Err(StoreError::Unavailable { reason, maybe_applied, outlook })
+    let sent = Cell::new(None);
+    let mut send = async |ending| {
+        store.connect().await?;
+        sent.set(Some(Moment::now()));
+        store.release(claim, rest, ending).await
+    };
+    let twice = async {
+        match send(ending).await {
+            Err(StoreError::Unavailable { maybe_applied, .. }) => {
+                match send(if maybe_applied { ending.repeated() } else { ending }).await {
+                    Ok(Release::NotHeld) if maybe_applied => Ok(Release::Released),
+                    // Whatever became of this attempt, the first one may have released the lock.
+                    Err(StoreError::Unavailable { reason, outlook, .. }) if maybe_applied => {
+                        Err(StoreError::Unavailable { reason, maybe_applied, outlook })
+                    }
+                    result => result,
                 }
-                result => result,
             }
+            result => result,
         }
-        result => result,
-    }
+    };
+    timeout(limit, twice).await.unwrap_or_else(|_| Err(timed_out(sent.get(), limit)))
 }
 
 /// Sends a request within a time limit; repeats it once if the connection broke. The request must be

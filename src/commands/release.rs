@@ -4,7 +4,7 @@ use std::slice::from_ref;
 use std::time::Duration;
 
 use super::hold::{self, Hold};
-use super::{execute, notices_about, within};
+use super::{execute, notices_about};
 use crate::backend::{Ending, Release};
 use crate::exit::{Exit, Failure};
 use crate::identity;
@@ -30,8 +30,8 @@ async fn free(plan: &TokenPlan) -> Result<Exit, Failure> {
         ..Record::default()
     };
     let ending = Ending::with_record(Some(&record));
-    let released = hold::release(&mut *hold.store, &claim, Duration::ZERO, ending);
-    match within(plan.target.connect_timeout, released).await {
+    let limit = plan.target.connect_timeout;
+    match hold::release(&mut *hold.store, &claim, Duration::ZERO, ending, limit).await {
         Ok(Release::NotHeld) => Err(hold.lost().await),
         Ok(Release::Released | Release::Kept | Release::SuccessNotStored(_) | Release::NotYet(_)) => {
             Ok(Exit::SUCCESS)

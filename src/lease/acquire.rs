@@ -225,7 +225,7 @@ async fn attempt(
 }
 
 /// Returns the error of a timeout: a request that was sent may have been carried out.
-pub(super) fn timed_out(sent: Option<Moment>, budget: Duration) -> StoreError {
+pub fn timed_out(sent: Option<Moment>, budget: Duration) -> StoreError {
     match sent {
         Some(_) => StoreError::unanswered(format!("no answer within {} ms", budget.as_millis())),
         None => StoreError::unreachable(format!("no connection within {} ms", budget.as_millis())),

@@ -12,7 +12,7 @@ use super::supervised::{Stopped, Supervised};
 use crate::backend::{Ending, Release, StoreError};
 use crate::child::{Supervisor, signals, sys};
 use crate::clock::Moment;
-use crate::commands::{hold, within};
+use crate::commands::hold;
 use crate::exit::{Failure, FailureKind};
 use crate::lease::acquire_all::{HeldLock, Lock};
 use crate::lease::acquire_any::Wanted;
@@ -171,8 +171,7 @@ impl Run<'_> {
             record.kept_ms = (is_kept && !is_lost && !is_revoked).then(|| milliseconds(rest));
             let ending = Ending { success, ..Ending::with_record(Some(&record)) };
             let ending = if uncertain || is_recorded { ending.repeated() } else { ending };
-            let attempt = hold::release(&mut **backend, &lock.claim, rest, ending);
-            match within(bound, attempt).await {
+            match hold::release(&mut **backend, &lock.claim, rest, ending, bound).await {
                 Ok(Release::NotYet(_)) if is_lost && is_kept => is_kept = false,
                 Ok(Release::NotYet(again)) if !is_lost => {
                     (uncertain, longest_try) = (false, FIRST_TRY);

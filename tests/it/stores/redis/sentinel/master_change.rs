@@ -234,6 +234,23 @@ fn a_release_waits_for_the_new_master_when_the_former_one_is_down() {
     assert!(!stage.is_held(1), "the lock is left at the new master");
 }
 
+/// A release that found no server in time has sent nothing: that the new master does not have the lock is its loss.
+#[test]
+fn a_lock_that_a_fail_over_has_lost_is_not_taken_for_released() {
+    let mut stage = FakeService::new();
+    let mut run = stage.witness(stage.run_with_ttl(LONG).args(["--connect-timeout", "25s"]));
+    stage.all_say([FakeReply::Hangs; 3]);
+    stage.servers[0].kill();
+    stage.go();
+    stage.inherited_lock.await_free();
+    // Longer than the first attempt.
+    throughout(Duration::from_millis(2500), "one who tries again", || run.poll().is_none());
+    stage.all_name(1, 1);
+    let output = run.wait();
+    assert_eq!(output.exit, Exit::Code(5), "{}", output.stderr);
+    assert!(output.stderr.contains("was no longer held when the command ended"), "{}", output.stderr);
+}
+
 /// F27: the sentinels are behind.
 #[test]
 fn a_lock_refused_by_a_replica_is_requested_from_the_new_master() {
