@@ -80,6 +80,7 @@ impl Supervision<'_> {
         let is_revoked = matches!(self.supervised.stopped, Some(Stopped::Revoked(..)));
         if plan.settings.on_lost() == OnLost::Warn && !is_revoked {
             self.supervised.locks[lock].validity = None;
+            self.supervised.locks[lock].lease_ends = None;
             self.supervised.locks[lock].is_lost = true;
             self.warn_of_loss(lock, Unguarded::Lost(loss));
             return self.confirmed(lock);

@@ -170,6 +170,30 @@ fn with_on_lost_warn_the_command_continues_without_a_store() {
     assert!(release.starts_with(&format!("dlock: x on {store}")), "{release}");
 }
 
+/// Whichever lease would have ended first.
+#[test]
+fn with_on_lost_warn_each_of_two_lost_locks_is_named_once() {
+    let fixture = Fixture::new();
+    let run = fixture.run().args(["--on-lost", "warn", "x", "y"]).no_name();
+    let mut run = fixture.witness_of(run);
+    fixture.command(&["DEL", &fixture.key()]);
+    run.await_stderr("; the command goes on (--on-lost warn)\n");
+    fixture.proxy.refuse();
+    let losses = |run: &Running| -> Vec<String> {
+        let said = run.stderr();
+        let losses = said.lines().filter(|line| line.ends_with("; the command goes on (--on-lost warn)"));
+        losses.map(str::to_owned).collect()
+    };
+    until(SOON, "the loss of the other lock", || losses(&run).len() > 1);
+    let store = fixture.proxied_url();
+    for (line, name) in losses(&run).iter().zip(["x", "y"]) {
+        assert!(line.starts_with(&format!("dlock: {name} on {store}")), "{line}");
+    }
+    run.assert_running();
+    fixture.go();
+    assert_eq!(run.wait().exit, Exit::Code(5));
+}
+
 /// F05: `-q` does not silence that the command is about to be stopped.
 #[test]
 fn a_failing_renewal_is_reported_once_and_its_recovery_too() {
