@@ -190,6 +190,7 @@ impl DocumentStore for ConsulStore {
                     self.unstored = Some((version.indices(), why));
                 } else if is_lock && !verbs.iter().any(|verb| verb.starts_with("check-")) {
                     self.sessions.note_refusal(token);
+                    self.sessions.end(&mut self.agent, |_| false).await;
                 }
                 Ok(None)
             }

@@ -169,7 +169,12 @@ impl Consul {
 
     /// Creates a session with this lease, or without one, and returns its id.
     pub fn session(&self, ttl: Option<&str>) -> String {
-        let mut settings = json!({"Name": "foreign", "LockDelay": "0s", "NodeChecks": []});
+        self.session_with(ttl, "0s")
+    }
+
+    /// Does the same with this delay after its end.
+    pub fn session_with(&self, ttl: Option<&str>, delay: &str) -> String {
+        let mut settings = json!({"Name": "foreign", "LockDelay": delay, "NodeChecks": []});
         if let Some(ttl) = ttl {
             settings["TTL"] = json!(ttl);
         }

@@ -69,6 +69,21 @@ fn a_key_that_is_gone_stops_the_command_at_once() {
     assert_eq!(consul.sessions(), [""; 0]);
 }
 
+/// Its session had a delay when it ended: everybody is refused, and each attempt has a session of its own.
+#[test]
+fn a_lock_that_is_delayed_leaves_no_sessions() {
+    let consul = Consul::lent();
+    // No other test's lock.
+    let key = "dlock/delayed/.lock";
+    let ended = consul.session_with(None, "15s");
+    assert!(consul.lock(key, &ended));
+    consul.ask("PUT", &format!("session/destroy/{ended}"), b"");
+    let run = run(&consul).name("delayed").arg("--no-wait");
+    let output = run.sh("echo ran").output();
+    assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(75), ""), "{}", output.stderr);
+    assert_eq!(consul.sessions(), [""; 0]);
+}
+
 /// F08
 #[test]
 fn a_restart_does_not_disturb_the_command() {
