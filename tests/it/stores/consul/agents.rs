@@ -7,6 +7,7 @@ use crate::support::dlock::Dlock;
 use crate::support::process;
 use crate::support::running::{Exit, Running};
 use crate::support::wait::{throughout, until};
+use nix::sys::signal::Signal;
 use serde_json::json;
 use std::time::{Duration, Instant};
 
@@ -22,8 +23,8 @@ fn holder(agent: &Consul, ttl: &str) -> Running {
 }
 
 /// Waits until another client gets the lock of a run, which is when its command is dead and at most this long after it was
-/// lost.
-fn assert_handed_over(mut run: Running, command: i32, other: &Consul, limit: Duration) {
+/// lost. Returns what the run has said.
+fn assert_handed_over(mut run: Running, command: i32, other: &Consul, limit: Duration) -> String {
     let began = Instant::now();
     let foreign = other.session(None);
     until(limit + SOON, "the lock", || {
@@ -32,8 +33,10 @@ fn assert_handed_over(mut run: Running, command: i32, other: &Consul, limit: Dur
         is_locked
     });
     assert!(began.elapsed() < limit + Duration::from_secs(10), "{:?}", began.elapsed());
-    assert_eq!(run.wait().exit, Exit::Code(76));
+    let ended = run.wait();
+    assert_eq!(ended.exit, Exit::Code(76));
     assert!(other.unlock(KEY, &foreign));
+    ended.stderr
 }
 
 /// An agent that leaves removes its node, and all sessions of the node with it (hashicorp/consul#20424), whatever checks they
@@ -51,6 +54,20 @@ fn an_agent_that_leaves_ends_the_command_before_others_get_the_lock() {
     assert!(left.status.success(), "{left:?}");
     until(SOON, "the end of the session", || other.holder(KEY).is_none());
     assert_handed_over(run, command, other, TTL);
+}
+
+/// What a service manager does to the agent of a host that is shut down: it leaves, too, as an agent that is not a server does
+/// by itself then (`leave_on_terminate`).
+#[test]
+fn an_agent_that_is_terminated_ends_the_command_before_others_get_the_lock() {
+    let ensemble = Ensemble::start();
+    let other = &ensemble.servers[0];
+    let run = holder(&ensemble.client, "10s");
+    let command = run.command();
+    process::send(ensemble.client.daemon().pid(), Signal::SIGTERM);
+    until(SOON, "the end of the session", || other.holder(KEY).is_none());
+    let said = assert_handed_over(run, command, other, TTL);
+    assert!(said.contains(": the lock was lost: it is gone from the store"), "{said}");
 }
 
 /// A node that is removed while its agent hangs: the run cannot know that its session has ended.
