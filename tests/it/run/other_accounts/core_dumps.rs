@@ -28,7 +28,10 @@ fn crash(pid: i32) {
         let address = |text| u64::from_str_radix(text, 16).unwrap();
         if rights.contains('x') && mapping.contains('/') {
             let nonsense = vec![0xff; (address(to) - address(from)) as usize];
-            memory.write_all_at(&nonsense, address(from)).unwrap();
+            if memory.write_all_at(&nonsense, address(from)).is_err() {
+                // It has woken up meanwhile, by what it was waiting for, and is gone.
+                break;
+            }
         }
     }
     // Whatever it waits for, it continues, unless it has woken up by itself and is gone already.
@@ -49,8 +52,7 @@ fn no_process_of_dlock_dumps_core() {
         let mut run =
             place.run().args(["-v", "--wait", "forever"]).before_exec(unlimited).command(["true"]).spawn();
         run.await_stderr("waiting at position 1");
-        let guard = process::children(run.pid())[0].pid;
-        let parked = process::children(guard)[0].pid;
+        let (guard, parked) = (run.guard(), run.command());
         let pid = match victim {
             "dlock" => run.pid(),
             "guard" => guard,
