@@ -220,8 +220,7 @@ impl Ledger {
             Ok(ledger) if is_known(ledger.format) => Ok(ledger),
             _ => match serde_json::from_slice::<Format>(text) {
                 Ok(Format { format }) if !is_known(format) => Err(Unreadable::OtherFormat(format)),
-                Ok(_) => Err(Unreadable::Damaged),
-                Err(_) => Err(Unreadable::Damaged),
+                _ => Err(Unreadable::Damaged),
             },
         }
     }
