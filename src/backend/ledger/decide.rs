@@ -44,6 +44,10 @@ pub fn claim(
     if claim.requires_outer_hold {
         return refuse(ledger, claim, Refusal::OuterLost);
     }
+    if observed.polled().is_some() && other_slots(ledger, claim, observed).is_some() {
+        // Waiters have no leases: those that have agreed on the number may be dead, which only their turn shows.
+        call_next(ledger, observed, claim.mode);
+    }
     if let Some(slots) = other_slots(ledger, claim, observed) {
         return refuse(ledger, claim, Refusal::Slots(slots));
     }
@@ -79,7 +83,12 @@ pub fn claim(
                     Err(attempt) => leave(ledger, observed, claim, attempt),
                 };
             }
-            Gate::Closed => {}
+            Gate::Closed => {
+                // It is not late: it has claimed what was not free.
+                if let Some(place) = ledger.position_of(claim.token.reveal()) {
+                    ledger.waiters[place].called = None;
+                }
+            }
         }
     }
     let (busy, watch) = view::busy(ledger, observed, claim, intent, &turn);
@@ -227,8 +236,7 @@ fn release_hold(
         mine.kept_until = Some(observed.end_of(rest));
         if !is_owners {
             // A process that stays to keep the gate releases the gate and the entry itself.
-            let stays = if in_session { claim.ttl } else { Duration::ZERO };
-            mine.lease_ends = Some(observed.end_of(rest + stays));
+            mine.lease_ends = Some(observed.end_of(if in_session { claim.ttl } else { rest }));
         }
     }
     ledger.success = success.or(ledger.success.take());
@@ -369,6 +377,84 @@ mod tests {
 
     fn claim_of(token: &str) -> Claim {
         Claim::new(LockName::new("x").expect("a name"), Token::from_text(token), Duration::from_secs(30))
+    }
+
+    #[test]
+    fn a_dead_owner_keeps_no_gate_although_the_lock_is_kept_for_it() {
+        let mut ledger = Ledger::default();
+        let passed = Gate::Passed(Some((1, 1)));
+        let outer = Claim { min_hold: Duration::from_secs(3600), ..claim_of("outer") };
+        grant(&mut ledger, &Gated(0, passed), &outer, Some((1, 1)), None);
+        let rest = Duration::from_secs(3590);
+        renew(&mut ledger, &Gated(10, passed), &outer, rest);
+        let hold = ledger.holders[0].clone();
+        assert!(enter(&mut ledger, &Gated(11, Gate::Untried), &claim_of("inner"), &hold).is_ok());
+        let renewal = renew(&mut ledger, &Gated(40, Gate::Untried), &claim_of("inner"), Duration::ZERO);
+        assert!(matches!(renewal, Decision::PassGate(GateMode::Exclusive)));
+        assert!(
+            ledger.holders[0].counts(&Gated(40, passed)),
+            "others have to wait for its minimum hold time"
+        );
+    }
+
+    #[test]
+    fn a_waiter_that_finds_the_gate_closed_is_not_late() {
+        let mut ledger = Ledger::default();
+        // The gate seems to be open to those who have not tried, as that of Consul while a lock is delayed.
+        let mut claims = |token: &str, second: u64| {
+            claim(&mut ledger, &Gated(second, Gate::Closed), &claim_of(token), Intent::Enqueue);
+            ledger.position_of(token)
+        };
+        for second in 0..20 {
+            assert_eq!(claims("first", second), Some(0), "in second {second}");
+            assert_eq!(claims("second", second), Some(1), "in second {second}");
+        }
+    }
+
+    /// A store whose waiters have no leases, at this second.
+    struct Polled(u64);
+
+    impl Observed for Polled {
+        fn now(&self) -> Now {
+            Now { clock: Duration::from_secs(self.0), wall: self.0 * 1_000_000 }
+        }
+
+        fn polled(&self) -> Option<Duration> {
+            Some(Duration::from_secs(5))
+        }
+    }
+
+    #[test]
+    fn a_dead_waiter_for_a_slot_holds_up_another_number_of_slots_for_its_turn_only() {
+        let mut ledger = Ledger::default();
+        let slots = |token: &str, slots| Claim { mode: Mode::Slots(slots), ..claim_of(token) };
+        claim(&mut ledger, &Polled(0), &claim_of("holder"), Intent::TakeNow);
+        claim(&mut ledger, &Polled(1), &slots("dead", 3), Intent::Enqueue);
+        release(&mut ledger, &Polled(2), &claim_of("holder"), Duration::ZERO, Ending::default());
+        let mut takes = |second| {
+            let decision = claim(&mut ledger, &Polled(second), &slots("next", 2), Intent::TakeNow);
+            matches!(decision, Decision::Done { value: Attempt::Granted(_), .. })
+        };
+        assert_eq!([3, 6, 8].map(&mut takes), [false, false, true]);
+    }
+
+    #[test]
+    fn a_waiter_that_could_not_claim_keeps_its_place() {
+        let mut ledger = Ledger::default();
+        let mut take = |token: &str, second, intent| {
+            claim(&mut ledger, &Polled(second), &claim_of(token), intent);
+            ledger.waiters.iter().map(|waiter| waiter.token.clone()).collect::<Vec<_>>()
+        };
+        take("holder", 0, Intent::TakeNow);
+        take("first", 1, Intent::Enqueue);
+        assert_eq!(take("second", 1, Intent::Enqueue), ["first", "second"]);
+        release(&mut ledger, &Polled(2), &claim_of("holder"), Duration::ZERO, Ending::default());
+        // Another program has been faster than the one that was called.
+        let foreign = Ledger::of_foreign_holder(0).holders;
+        ledger.holders = foreign;
+        claim(&mut ledger, &Polled(3), &claim_of("first"), Intent::Enqueue);
+        claim(&mut ledger, &Polled(20), &claim_of("second"), Intent::Enqueue);
+        assert_eq!(ledger.position_of("first"), Some(0));
     }
 
     #[test]

@@ -266,9 +266,11 @@ impl HolderEntry {
                 // A session lasts as long as was requested when it passed the gate. A run nested in a hold keeps to the lease of
                 // its gate.
                 let is_inside = self.ticket != self.family && observed.gate_lifetime().is_some();
-                let granted = self.lease.filter(|_| is_in_session(observed) || is_inside);
+                let in_session = is_in_session(observed);
+                let granted = self.lease.filter(|_| in_session || is_inside);
                 let ttl = granted.unwrap_or(claim.ttl);
-                self.lease_ends = Some(observed.end_of(ttl.max(rest)));
+                // With the session of its owner the gate ends, whatever the minimum hold time.
+                self.lease_ends = Some(observed.end_of(if in_session { ttl } else { ttl.max(rest) }));
                 self.lease = Some(ttl);
                 Some(observed.lease(ttl))
             }

@@ -46,7 +46,9 @@ pub(super) fn turn(
         }
         let is_late = waiter.called.is_some_and(|called| now >= called.saturating_add(within));
         // A waiter that cannot claim the lock because a foreign program holds it is not late.
-        if is_late && !observed.admits(waiter.mode) {
+        let is_kept_out =
+            !observed.admits(waiter.mode) || (observed.polled().is_some() && !room_left.fits(waiter.mode));
+        if is_late && is_kept_out {
             waiter.called = None;
         } else if is_late || !waiter.has_owner(observed) {
             removed.push(index);
