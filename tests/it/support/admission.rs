@@ -15,7 +15,7 @@ const ALWAYS: usize = 3;
 /// serve would not end sooner: each has servers of its own, and looks for what it waits for again and again.
 const BUSY: f64 = 0.9;
 /// How often that is measured: what began before has begun to work by then.
-const PERIOD: Duration = Duration::from_millis(40);
+const PERIOD: Duration = Duration::from_millis(100);
 /// No test waits longer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
