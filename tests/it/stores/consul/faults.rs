@@ -1,5 +1,7 @@
 //! What happens to the session, the keys and the agent while a lock is held.
 
+use crate::stores::conformance::client::Client;
+use crate::stores::conformance::rig::on_one_thread;
 use crate::support::SOON;
 use crate::support::consul::Consul;
 use crate::support::dlock::Dlock;
@@ -7,6 +9,7 @@ use crate::support::place::Place;
 use crate::support::process;
 use crate::support::running::{Exit, Running};
 use crate::support::wait::{throughout, until};
+use dlock::backend::Attempt;
 use nix::sys::signal::Signal;
 use std::time::{Duration, Instant};
 
@@ -78,9 +81,10 @@ fn a_lock_that_is_delayed_leaves_no_sessions() {
     let ended = consul.session_with(None, "15s");
     assert!(consul.lock(key, &ended));
     consul.ask("PUT", &format!("session/destroy/{ended}"), b"");
-    let run = run(&consul).name("delayed").arg("--no-wait");
-    let output = run.sh("echo ran").output();
-    assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(75), ""), "{}", output.stderr);
+    on_one_thread(async {
+        let attempt = Client::at(&consul.url(), "delayed").try_acquire().await;
+        assert!(matches!(attempt, Attempt::Busy(_)), "{attempt:?}");
+    });
     assert_eq!(consul.sessions(), [""; 0]);
 }
 
