@@ -102,6 +102,11 @@ pub trait Rig {
         Duration::from_millis(490)
     }
 
+    /// A waiter that was called and did not claim the lock has lost its turn after this time, by any clock.
+    fn turn_ends(&self) -> Duration {
+        CLAIM_WITHIN + Duration::from_millis(100)
+    }
+
     /// A turn that is not claimed is passed on to the next waiter, and noticed by it, within this time.
     fn turn_passes(&self) -> Duration {
         CLAIM_WITHIN

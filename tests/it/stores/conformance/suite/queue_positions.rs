@@ -77,7 +77,7 @@ pub async fn a_foreign_client_that_acquires_first_costs_no_queue_position(rig: &
     assert_eq!((busy.position, busy.promised), (Some(1), false));
     assert_eq!(busy.holders[0].identity, None);
     // Its turn has not expired: it sent a request, and could not be granted the lock.
-    tokio::time::sleep(rig.turn_passes() + Duration::from_millis(100)).await;
+    tokio::time::sleep(rig.turn_ends()).await;
     for (client, place) in [(&mut second, 2), (&mut first, 1)] {
         let busy = client.queue().await;
         assert_eq!((busy.position, busy.promised), (Some(place), false));
