@@ -251,7 +251,7 @@ impl Marker {
         let wanted = format!("{}={}", Self::VARIABLE, self.value).into_bytes();
         let mut found: Vec<Stat> = started_since(self.made).into_iter().filter_map(Stat::of).collect();
         found.retain(|stat| {
-            stat.start >= self.made && stat.is_alive() && {
+            stat.is_alive() && {
                 let environment = std::fs::read(format!("/proc/{}/environ", stat.pid)).unwrap_or_default();
                 environment.split(|byte| *byte == 0).any(|variable| variable.starts_with(&wanted))
             }

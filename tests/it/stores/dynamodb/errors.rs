@@ -225,7 +225,7 @@ fn updated(asked: &Asked) -> Value {
     let body: Value = serde_json::from_slice(&asked.body).unwrap_or_default();
     let values = &body["ExpressionAttributeValues"];
     let mut item = json!({"key": {"S": "p/x"}});
-    for name in ["version", "ledger", "taken", "idle", "idle_since"] {
+    for name in ["version", "ledger", "taken", "idle"] {
         if let Some(value) = values.get(format!(":{name}")) {
             item[name] = value.clone();
         }
