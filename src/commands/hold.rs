@@ -131,7 +131,7 @@ pub(super) async fn release<B: Backend + ?Sized>(
     };
     let twice = async {
         match send(ending).await {
-            Err(StoreError::Unavailable { maybe_applied, .. }) => {
+            Err(StoreError::Unavailable { maybe_applied, .. }) if sent.get().is_some() => {
                 match send(if maybe_applied { ending.repeated() } else { ending }).await {
                     Ok(Release::NotHeld) if maybe_applied => Ok(Release::Released),
                     // Whatever became of this attempt, the first one may have released the lock.
