@@ -64,9 +64,6 @@ pub type TryReply<'a, T> = Reply<'a, Result<T, StoreError>>;
 /// halfway: the request may or may not have been carried out, the connection is discarded, and the next call opens a
 /// new one.
 pub trait Backend {
-    /// Returns the location of the locks, without secrets, in the form used by messages and `DLOCK_HELD`.
-    fn display(&self) -> &str;
-
     /// Opens the connection if there is none, without sending anything that could be mistaken for a lock request. The
     /// validity of a lease is counted from after this call.
     ///

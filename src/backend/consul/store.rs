@@ -284,10 +284,6 @@ fn token_of(purpose: &Purpose) -> &str {
 impl Store for ConsulStore {
     type Shape = Documents<Version>;
 
-    fn display(&self) -> &str {
-        &self.location.display
-    }
-
     fn connect(&mut self) -> TryReply<'_, ()> {
         Box::pin(self.agent.connect())
     }

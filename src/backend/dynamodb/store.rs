@@ -29,10 +29,6 @@ impl Dated for Table {
     const TAKES: bool = true;
     const TOUCHES: bool = true;
 
-    fn display(&self) -> &str {
-        &self.location.place.display
-    }
-
     async fn connect(&mut self) -> Result<(), StoreError> {
         self.open().await
     }

@@ -18,7 +18,7 @@ use crate::backend::admin::Listed;
 use crate::backend::diagnosis::Diagnosis;
 use crate::backend::ledger::entries::Entries;
 use crate::backend::ledger::{Contender, Ledger, Store};
-use crate::backend::{Change, Location as _, Reply, StoreError, TryReply};
+use crate::backend::{Change, Reply, StoreError, TryReply};
 use crate::lock::LockName;
 
 /// The number of keys that are read at a time.
@@ -109,10 +109,6 @@ impl EtcdStore {
 
 impl Store for EtcdStore {
     type Shape = Entries;
-
-    fn display(&self) -> &str {
-        self.client.location.display()
-    }
 
     fn connect(&mut self) -> TryReply<'_, ()> {
         Box::pin(self.client.connect())

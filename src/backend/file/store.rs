@@ -15,7 +15,7 @@ use crate::backend::diagnosis::Diagnosis;
 use crate::backend::ledger::{AnyReply, Contender, Decide, Done, Ledger, Observed, Purpose, Shape, Store};
 use crate::backend::race::{self, CLIENTS};
 use crate::backend::worker::Worker;
-use crate::backend::{Change, Location as _, Reply, StoreError, TryReply};
+use crate::backend::{Change, Reply, StoreError, TryReply};
 use crate::lock::{LockName, LockState, NotedRecord};
 
 /// The `file:` store. A file system may hang (NFS, FUSE, a frozen one), so its calls are made by a separate thread,
@@ -149,10 +149,6 @@ impl Shape<FileStore> for OnThread {
 
 impl Store for FileStore {
     type Shape = OnThread;
-
-    fn display(&self) -> &str {
-        self.location.display()
-    }
 
     /// There is no connection; only begins a new inspection.
     fn connect(&mut self) -> TryReply<'_, ()> {

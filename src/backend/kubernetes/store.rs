@@ -82,10 +82,6 @@ impl Dated for Leases {
     const TOUCHES: bool = true;
     const IS_SHARED: bool = true;
 
-    fn display(&self) -> &str {
-        &self.location.display
-    }
-
     async fn connect(&mut self) -> Result<(), StoreError> {
         self.api.connect().await
     }

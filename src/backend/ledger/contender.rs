@@ -31,10 +31,6 @@ impl<S: Store> Contender<S> {
 }
 
 impl<S: Store> Backend for Contender<S> {
-    fn display(&self) -> &str {
-        self.store.display()
-    }
-
     fn connect(&mut self) -> TryReply<'_, ()> {
         self.store.connect()
     }

@@ -46,9 +46,6 @@ pub trait Dated: Sized {
     /// Foreign programs hold the values themselves, and call no waiter.
     const IS_SHARED: bool = false;
 
-    /// See [`Backend::display`](crate::backend::Backend::display).
-    fn display(&self) -> &str;
-
     /// See [`Backend::connect`](crate::backend::Backend::connect). If it [takes](Dated::TAKES) idle locks, the
     /// store's clock is known then.
     fn connect(&mut self) -> impl Future<Output = Result<(), StoreError>>;

@@ -197,9 +197,6 @@ pub trait Store: Sized {
     /// How it keeps them.
     type Shape: Shape<Self>;
 
-    /// See [`Backend::display`](crate::backend::Backend::display).
-    fn display(&self) -> &str;
-
     /// See [`Backend::connect`](crate::backend::Backend::connect).
     fn connect(&mut self) -> TryReply<'_, ()>;
 

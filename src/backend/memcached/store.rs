@@ -313,10 +313,6 @@ impl Shape<MemcachedStore> for Items {
 impl Store for MemcachedStore {
     type Shape = Items;
 
-    fn display(&self) -> &str {
-        self.location.display()
-    }
-
     fn connect(&mut self) -> TryReply<'_, ()> {
         Box::pin(async {
             if self.connection.is_none() {

@@ -17,7 +17,7 @@ use crate::backend::ledger::document::{Revision, Seen, Shortcut};
 use crate::backend::ledger::waiting::{Waiting, calls};
 use crate::backend::ledger::{Contender, GateLifetime, Purpose, WaiterEntry};
 use crate::backend::sql::{self, COLUMNS, RowStore, TABLE, Taken, Values};
-use crate::backend::{Change, Hazard, Location as _, StoreError};
+use crate::backend::{Change, Hazard, StoreError};
 use crate::lock::LockName;
 
 /// The locks of a table.
@@ -77,10 +77,6 @@ impl Client {
 
 impl sql::Client for Client {
     type Session = Gates;
-
-    fn display(&self) -> &str {
-        self.location.display()
-    }
 
     async fn connect(&mut self) -> Result<(), StoreError> {
         self.connect().await

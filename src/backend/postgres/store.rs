@@ -17,7 +17,7 @@ use crate::backend::diagnosis::Diagnosis;
 use crate::backend::ledger::document::{Revision, Seen, Shortcut};
 use crate::backend::ledger::{Contender, Effect, GateLifetime, Ledger, Purpose, WaiterEntry};
 use crate::backend::sql::{self, Client as _, RowStore, Taken, Values};
-use crate::backend::{CLAIM_WITHIN, Change, Location as _, StoreError};
+use crate::backend::{CLAIM_WITHIN, Change, StoreError};
 use crate::lock::{FencingToken, LockName};
 
 /// The locks of a database.
@@ -94,10 +94,6 @@ fn token_of(ledger: &Ledger, ticket: u64) -> Option<&str> {
 
 impl sql::Client for Client {
     type Session = Advisory;
-
-    fn display(&self) -> &str {
-        self.location.display()
-    }
 
     async fn connect(&mut self) -> Result<(), StoreError> {
         self.connect().await

@@ -9,16 +9,11 @@ use super::route::replaced;
 use super::script::{Operation, ScriptRequest, millis};
 use super::store::RedisStore;
 use crate::backend::{
-    Attempt, Backend, CLAIM_WITHIN, Change, Ending, Hazard, Intent, Location as _, Release, Renewal, Reply,
-    TryReply,
+    Attempt, Backend, CLAIM_WITHIN, Change, Ending, Hazard, Intent, Release, Renewal, Reply, TryReply,
 };
 use crate::lock::{Claim, LockName, Mode, Record};
 
 impl Backend for RedisStore {
-    fn display(&self) -> &str {
-        self.location.display()
-    }
-
     fn connect(&mut self) -> TryReply<'_, ()> {
         Box::pin(async {
             if self.connection.is_none() || self.route.is_replaced() {

@@ -32,8 +32,7 @@ use self::quorum::Replies;
 use super::location::Location;
 use super::script::AsNode;
 use crate::backend::{
-    Attempt, Backend, Change, Ending, Hazard, Intent, Location as _, Loss, Release, Renewal, Reply,
-    StoreError, TryReply,
+    Attempt, Backend, Change, Ending, Hazard, Intent, Loss, Release, Renewal, Reply, StoreError, TryReply,
 };
 use crate::lock::{Claim, LockName, Record};
 
@@ -145,10 +144,6 @@ impl RedlockStore {
 }
 
 impl Backend for RedlockStore {
-    fn display(&self) -> &str {
-        self.location.display()
-    }
-
     /// Connects the nodes that are not connected, and waits until a majority is. While a lock is held it waits no
     /// longer than [`STRAGGLERS`].
     fn connect(&mut self) -> TryReply<'_, ()> {

@@ -62,10 +62,6 @@ impl Dated for Bucket {
     /// Some 2,500 waiters: each change writes all of it.
     const LONGEST: usize = 1 << 20;
 
-    fn display(&self) -> &str {
-        &self.location.place.display
-    }
-
     async fn connect(&mut self) -> Result<(), StoreError> {
         self.client.connect().await
     }

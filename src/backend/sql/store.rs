@@ -19,9 +19,6 @@ pub trait Client: shedlock::Database + Sized {
     /// The lock of a session that may be the gate.
     type Session: SessionLock<Self> + Default;
 
-    /// See [`Backend::display`](crate::backend::Backend::display).
-    fn display(&self) -> &str;
-
     /// See [`Backend::connect`](crate::backend::Backend::connect).
     fn connect(&mut self) -> impl Future<Output = Result<(), StoreError>>;
 
@@ -263,10 +260,6 @@ impl<C: Client> DocumentStore for RowStore<C> {
 
 impl<C: Client> Store for RowStore<C> {
     type Shape = Documents<u64>;
-
-    fn display(&self) -> &str {
-        self.client.display()
-    }
 
     fn connect(&mut self) -> TryReply<'_, ()> {
         Box::pin(async {

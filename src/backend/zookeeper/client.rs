@@ -9,7 +9,7 @@ use super::heartbeats::{Heartbeats, lease_of, session_for};
 use super::location::Location;
 use super::message::{Reader, Request, write_connect};
 use crate::backend::net::{Address, HEAD_START, Protocol, first_server};
-use crate::backend::{Change, Location as _, StoreError};
+use crate::backend::{Change, StoreError};
 use crate::clock::Moment;
 use crate::random;
 
@@ -204,10 +204,6 @@ impl Client {
             }
             _ => std::future::pending().await,
         }
-    }
-
-    pub(super) fn display(&self) -> &str {
-        self.location.display()
     }
 }
 

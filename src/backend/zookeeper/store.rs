@@ -160,10 +160,6 @@ fn no_chroot(path: &str) -> StoreError {
 impl Store for ZooKeeperStore {
     type Shape = Entries;
 
-    fn display(&self) -> &str {
-        self.client.display()
-    }
-
     fn connect(&mut self) -> TryReply<'_, ()> {
         Box::pin(self.client.connect())
     }

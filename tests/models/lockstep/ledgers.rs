@@ -67,10 +67,6 @@ impl Shape<Memory> for AtOnce {
 impl Store for Memory {
     type Shape = AtOnce;
 
-    fn display(&self) -> &str {
-        "memory"
-    }
-
     fn connect(&mut self) -> TryReply<'_, ()> {
         Box::pin(async { Ok(()) })
     }

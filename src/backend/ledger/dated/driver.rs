@@ -339,10 +339,6 @@ impl<C: Dated> DocumentStore for DatedStore<C> {
 impl<C: Dated> Store for DatedStore<C> {
     type Shape = Documents<Option<C::Version>>;
 
-    fn display(&self) -> &str {
-        self.client.display()
-    }
-
     fn connect(&mut self) -> TryReply<'_, ()> {
         Box::pin(self.client.connect())
     }

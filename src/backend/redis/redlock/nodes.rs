@@ -151,7 +151,9 @@ impl RedlockNodes {
                     () = node.stop_connecting.notified(), if is_connecting => return,
                 };
                 if let Some(role) = client.role() {
-                    unfit.borrow_mut().get_or_insert_with(|| format!("{} is {role}", client.store.display()));
+                    unfit
+                        .borrow_mut()
+                        .get_or_insert_with(|| format!("{} is {role}", client.store.location.display()));
                 }
                 replies.insert(index, Some(reply));
                 node.outstanding.set(node.outstanding.get() - counted);

@@ -49,10 +49,6 @@ struct State {
 }
 
 impl Backend for Fake {
-    fn display(&self) -> &str {
-        "fake:"
-    }
-
     fn connect(&mut self) -> TryReply<'_, ()> {
         Box::pin(async { Ok(()) })
     }

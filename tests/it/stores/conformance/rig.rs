@@ -219,6 +219,11 @@ pub fn locate(url: &str) -> Result<Rc<dyn Location>, UrlError> {
     registry::parse(&Url::parse(url)?, &|_| None)
 }
 
+/// The locks of a store as messages name them.
+pub fn shown(rig: &dyn Rig) -> String {
+    locate(&rig.url()).unwrap().display().to_owned()
+}
+
 /// Opens the store behind a URL.
 #[track_caller]
 pub fn open(url: &str) -> Box<dyn Backend> {

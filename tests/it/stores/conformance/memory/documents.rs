@@ -310,10 +310,6 @@ impl<const GATED: bool> DocumentStore for DocumentClient<GATED> {
 impl<const GATED: bool> Store for DocumentClient<GATED> {
     type Shape = document::Documents<u64>;
 
-    fn display(&self) -> &str {
-        "memory:"
-    }
-
     fn connect(&mut self) -> TryReply<'_, ()> {
         Box::pin(async {
             yield_now().await;

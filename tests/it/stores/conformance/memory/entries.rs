@@ -354,10 +354,6 @@ impl<K: Kind> EntryStore for EntryClient<K> {
 impl<K: Kind> Store for EntryClient<K> {
     type Shape = entries::Entries;
 
-    fn display(&self) -> &str {
-        "memory:"
-    }
-
     fn connect(&mut self) -> TryReply<'_, ()> {
         Box::pin(async {
             yield_now().await;

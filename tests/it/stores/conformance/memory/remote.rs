@@ -236,10 +236,6 @@ impl RemoteClient {
 impl Store for RemoteClient {
     type Shape = Documents<u64>;
 
-    fn display(&self) -> &str {
-        "remote:"
-    }
-
     fn connect(&mut self) -> TryReply<'_, ()> {
         Box::pin(async { Ok(()) })
     }

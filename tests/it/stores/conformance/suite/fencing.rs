@@ -1,7 +1,7 @@
 //! Fencing tokens always grow.
 
 use crate::stores::conformance::client::Client;
-use crate::stores::conformance::rig::{Rig, locate};
+use crate::stores::conformance::rig::{Rig, locate, shown};
 use crate::support::dlock::Dlock;
 use crate::support::running::Exit;
 use dlock::backend::StoreError;
@@ -156,7 +156,7 @@ pub async fn an_operator_raises_the_fencing_tokens_of_a_free_lock(rig: &mut dyn 
         let floor = floor.to_string();
         rig.place().bare().args(["doctor", "-b", &url, "--fencing-floor", &floor, "x"]).output()
     };
-    let display = locate(&url).unwrap().display().to_owned();
+    let display = shown(rig);
     assert_eq!(raise(FLOOR).outcome(), (Exit::Code(0), "", ""));
     let run = rig.run().sh("echo $DLOCK_FENCING_TOKEN").output();
     let granted: u64 = run.stdout.trim().parse().unwrap();

@@ -2,16 +2,12 @@
 
 use super::nesting::inner;
 use crate::stores::conformance::client::Client;
-use crate::stores::conformance::rig::{Rig, open};
+use crate::stores::conformance::rig::{Rig, shown};
 use crate::support::dlock::BINARY;
 use crate::support::running::{Exit, Output};
 use dlock::lock::Mode;
 use serde_json::json;
 use std::process::Stdio;
-
-fn display(rig: &dyn Rig) -> String {
-    open(&rig.url()).display().to_owned()
-}
 
 /// The outcome of an inner run with these options in an outer one with those; it must not run, and leave no trace.
 fn refused(rig: &dyn Rig, outer: &str, options: &str) -> Output {
@@ -28,7 +24,7 @@ pub async fn exclusive_inside_shared_is_refused_at_once(rig: &mut dyn Rig) {
         format!(
             "dlock: x on {}: cannot be taken {inner} here: this command runs under a hold of it that is {outer} and would \
              wait for itself; take the outer one with --exclusive, or this one with the same mode\n",
-            display(rig)
+            shown(rig)
         )
     };
     for wait in ["", "--wait forever"] {
@@ -58,7 +54,7 @@ pub async fn a_different_slot_count_inside_is_refused_at_once(rig: &mut dyn Rig)
 /// The outer dlock, as passed to the inner one.
 fn held(rig: &dyn Rig, token: &str, pid: u32, start: u64) -> String {
     let boot = dlock::identity::of_this_process(String::new(), None).boot;
-    json!([{"name": "x", "token": token, "fencing_token": 1, "mode": "exclusive", "backend": display(rig), "pid": pid,
+    json!([{"name": "x", "token": token, "fencing_token": 1, "mode": "exclusive", "backend": shown(rig), "pid": pid,
         "start": start, "boot": boot}])
     .to_string()
 }
@@ -95,7 +91,7 @@ pub async fn an_outer_hold_of_a_live_dlock_must_exist(rig: &mut dyn Rig) {
     let us = dlock::identity::of_this_process(String::new(), None);
     let line = format!(
         "dlock: x on {}: the lock that this command runs under (DLOCK_HELD) was lost; the command did not run\n",
-        display(rig)
+        shown(rig)
     );
     for wait in ["0", "forever"] {
         let run = rig.run().env("DLOCK_HELD", held(rig, "t", us.pid, us.start)).args(["--wait", wait]);
@@ -113,8 +109,7 @@ async fn lost_outside(rig: &mut dyn Rig, lose: impl FnOnce(&mut dyn Rig)) -> Out
     std::io::Write::write_all(&mut run.take_stdin(), b"go\n").unwrap();
     let output = run.wait();
     assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(76), "ready\n"), "{}", output.stderr);
-    let line =
-        format!("x on {}: the lock that this command runs under (DLOCK_HELD) was lost; ", display(rig));
+    let line = format!("x on {}: the lock that this command runs under (DLOCK_HELD) was lost; ", shown(rig));
     assert!(output.stderr.contains(&line), "{}", output.stderr);
     output
 }

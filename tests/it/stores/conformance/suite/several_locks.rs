@@ -1,7 +1,7 @@
 //! Several names: all or none, in whatever order they are given.
 
 use crate::stores::conformance::client::Client;
-use crate::stores::conformance::rig::{Rig, open};
+use crate::stores::conformance::rig::{Rig, shown};
 use crate::support::SOON;
 use crate::support::dlock::Dlock;
 use crate::support::running::{Exit, Running};
@@ -137,7 +137,7 @@ pub async fn the_environment_of_the_command_names_all_locks(rig: &mut dyn Rig) {
         (&held[1]["token"], &held[1]["fencing_token"].to_string()),
         (&token.into(), &fencing.to_owned())
     );
-    let backend = open(&rig.url()).display().to_owned();
+    let backend = shown(rig);
     for hold in &held {
         assert_eq!((&hold["mode"], &hold["backend"]), (&"exclusive".into(), &backend.as_str().into()));
         assert!(hold["fencing_token"].is_u64() && hold["pid"].is_u64() && hold["start"].is_u64(), "{hold}");
@@ -156,7 +156,7 @@ async fn lose(rig: &mut dyn Rig, name: &str, lose: fn(&mut dyn Rig, &str), how: 
     lose(rig, name);
     let output = run.wait();
     assert_eq!(output.exit, Exit::Code(76));
-    let backend = open(&rig.url()).display().to_owned();
+    let backend = shown(rig);
     let line = format!("dlock: {name} on {backend}: the lock was lost: {how}; the command was stopped\n");
     assert_eq!(output.stderr, line);
     run.marker().await_end();

@@ -2,7 +2,7 @@
 
 use super::queue::Rounds;
 use crate::stores::conformance::client::{Client, LONG, granted, refusal};
-use crate::stores::conformance::rig::{Rig, open};
+use crate::stores::conformance::rig::{Rig, shown};
 use crate::support::SOON;
 use crate::support::dlock::Dlock;
 use crate::support::running::{Exit, Running};
@@ -189,7 +189,7 @@ pub async fn a_different_slot_count_is_refused(rig: &mut dyn Rig) {
         let run = run_of(rig, &slots).arg("-q").sh("echo ran").output();
         assert_eq!((run.exit, run.stdout.as_str(), run.stderr.lines().count()), (Exit::Code(64), "", 1));
         let line = run.stderr.as_str();
-        let beginning = format!("dlock: x on {}: --slots {slots}, ", open(&rig.url()).display());
+        let beginning = format!("dlock: x on {}: --slots {slots}, ", shown(rig));
         assert!(line.starts_with(&beginning) && line.contains("with 3 slots"), "{line}");
     }
     assert_eq!(rig.waiters("x"), 0);
