@@ -38,11 +38,6 @@ impl Moment {
         self.0
     }
 
-    /// Returns the time from `earlier` to this moment; zero if `earlier` is later.
-    pub fn saturating_since(self, earlier: Moment) -> Duration {
-        self.0.saturating_sub(earlier.0)
-    }
-
     /// Returns this moment moved towards boot, at most to boot itself.
     pub fn saturating_sub(self, by: Duration) -> Moment {
         Moment(self.0.saturating_sub(by))
@@ -58,8 +53,9 @@ impl Add<Duration> for Moment {
 
 impl Sub<Moment> for Moment {
     type Output = Duration;
+    /// Returns the time from `earlier` to this moment; zero if `earlier` is later.
     fn sub(self, earlier: Moment) -> Duration {
-        self.saturating_since(earlier)
+        self.0.saturating_sub(earlier.0)
     }
 }
 

@@ -48,10 +48,7 @@ pub fn of_this_process(command: String, note: Option<String>) -> Identity {
         boot: boot_id(),
         pid_ns: pid_namespace(),
         url: job_url(),
-        unattended: false,
-        next_lock: None,
-        supersedes: false,
-        first_ticket: None,
+        ..Identity::default()
     }
 }
 

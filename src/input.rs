@@ -76,7 +76,7 @@ pub fn read_pipe(mut pipe: impl Read + AsFd, most: u64, within: Duration) -> io:
     let mut content = Vec::new();
     let mut buffer = [0; 4096];
     while content.len() as u64 <= most {
-        let left = until.saturating_since(Moment::now());
+        let left = until - Moment::now();
         let mut fds = [PollFd::new(pipe.as_fd(), PollFlags::POLLIN)];
         match poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)) {
             Ok(0) => {

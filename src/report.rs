@@ -308,16 +308,7 @@ mod tests {
     fn times(ended: Duration, rest: Duration) -> [String; 2] {
         let identity = Some(Identity { host: "web-3".into(), ..Identity::default() });
         let holder = Holder { identity, ended: Some(ended), remaining: Some(rest), ..Holder::default() };
-        let busy = Busy {
-            holders: vec![holder],
-            more: 0,
-            ticket: None,
-            position: None,
-            is_outside_queue: false,
-            promised: false,
-            freeze: None,
-            again: crate::backend::Again::Poll,
-        };
+        let busy = Busy { holders: vec![holder], ..Busy::default() };
         let text = describe(&LockName::new("x").expect("a name"), "file:", &busy);
         let times = text
             .strip_prefix("x ran on web-3 until ")

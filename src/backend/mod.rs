@@ -185,7 +185,7 @@ pub enum Attempt {
 }
 
 /// Why a lock is not available at the moment.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Busy {
     /// The first few of its holders; empty if the lock is free but waiters are ahead.
     pub holders: Vec<Holder>,
@@ -213,11 +213,12 @@ impl Busy {
 }
 
 /// When to try again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Again {
     /// After this time at the latest; the store notifies if it is to be sooner.
     Within(Duration),
     /// At intervals: the store cannot notify.
+    #[default]
     Poll,
 }
 
@@ -374,7 +375,12 @@ impl StoreError {
     /// The requested keys are being moved from one part of the store to another. The request may have been carried out
     /// in part.
     pub fn resharding(reason: impl Into<String>) -> StoreError {
-        StoreError::Unavailable { reason: reason.into(), maybe_applied: true, outlook: Outlook::Transient }
+        StoreError::transient(reason, true)
+    }
+
+    /// The failure lasts only moments. With `maybe_applied`, the request may have been carried out nevertheless.
+    pub fn transient(reason: impl Into<String>, maybe_applied: bool) -> StoreError {
+        StoreError::Unavailable { reason: reason.into(), maybe_applied, outlook: Outlook::Transient }
     }
 
     /// Returns the same error for a request of which a part has been carried out.

@@ -15,7 +15,7 @@ use nix::sys::signal::SigmaskHow;
 use nix::unistd::{ForkResult, Pid, getpgrp, getpid, getppid, setpgid};
 
 use super::protocol::Group;
-use super::signals::{self, Arrival, HARMLESS, Origin};
+use super::signals::{self, Arrival, Origin};
 use super::{procfs, sys, wait};
 use crate::clock::Moment;
 use crate::signal_mask;
@@ -282,7 +282,7 @@ pub(super) fn fork_witness(argv: sys::ArgvMemory, group: Option<i32>) -> nix::Re
 /// Returns whether the command lives although the signal would have ended it; `None` if that cannot be determined now.
 fn has_missed(command: i32, signal: i32) -> Option<bool> {
     let Some(signals) = procfs::signals_of(command) else { return Some(false) };
-    let would_end = !HARMLESS.contains(&signal) && signals.is_default(signal);
+    let would_end = signals::ends_by_default(signal) && signals.is_default(signal);
     let is_ending = signals.is_pending(signal) || signals.is_pending(libc::SIGKILL);
     if !would_end || is_ending || procfs::is_zombie(command) {
         return Some(false);

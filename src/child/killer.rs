@@ -87,7 +87,7 @@ impl Killer {
                 return Next::Skip;
             }
             pass.alive += 1;
-            match tree.signal(member, libc::SIGKILL) {
+            match tree.signal(member, &[libc::SIGKILL]) {
                 // It is gone, hidden from this process, or has another parent by now: then the next pass finds it.
                 Err(Errno::ESRCH) => {
                     signalled.remove(&member.pid);
@@ -122,7 +122,7 @@ impl Killer {
                     first.insert(begin);
                     count += 1;
                     // The next round finds a child that it has already forked.
-                    let _ = tree.signal(member, libc::SIGKILL);
+                    let _ = tree.signal(member, &[libc::SIGKILL]);
                 }
             }
             quiet_rounds = if count == before { quiet_rounds + 1 } else { 0 };

@@ -189,25 +189,7 @@ impl Channel {
     /// # Errors
     /// `EPIPE` if the other end is gone, `EAGAIN` if it has not read for a very long time.
     pub fn send(&self, message: &impl Serialize, fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
-        self.send_all(&frame(message)?, fd)
-    }
-
-    /// Sends as many of these bytes as the socket takes now, and returns their number.
-    ///
-    /// # Errors
-    /// `EPIPE` if the other end is gone. A full socket takes 0 bytes, which is not an error.
-    pub fn send_some(&self, bytes: &[u8]) -> io::Result<usize> {
-        loop {
-            match sendmsg::<()>(self.socket.as_raw_fd(), &[IoSlice::new(bytes)], &[], NO_SIGNAL, None) {
-                Ok(count) => return Ok(count),
-                Err(Errno::EINTR) => {}
-                Err(Errno::EAGAIN) => return Ok(0),
-                Err(errno) => return Err(errno.into()),
-            }
-        }
-    }
-
-    fn send_all(&self, frame: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        let frame = frame(message)?;
         let fds: Vec<RawFd> = fd.iter().map(|fd| fd.as_raw_fd()).collect();
         let rights = [ControlMessage::ScmRights(&fds)];
         let control = if fds.is_empty() { &[][..] } else { &rights[..] };
@@ -235,15 +217,26 @@ impl Channel {
         Ok(())
     }
 
-    /// Waits until the socket takes more, or its other end is gone.
+    /// Sends as many of these bytes as the socket takes now, and returns their number.
+    ///
+    /// # Errors
+    /// `EPIPE` if the other end is gone. A full socket takes 0 bytes, which is not an error.
+    pub fn send_some(&self, bytes: &[u8]) -> io::Result<usize> {
+        loop {
+            match sendmsg::<()>(self.socket.as_raw_fd(), &[IoSlice::new(bytes)], &[], NO_SIGNAL, None) {
+                Ok(count) => return Ok(count),
+                Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => return Ok(0),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
+    /// Returns whether the socket takes more within this time, or its other end is gone.
     ///
     /// # Errors
     /// None known.
-    pub fn wait_writable(&self) -> io::Result<()> {
-        self.is_writable_within(PollTimeout::NONE).map(drop)
-    }
-
-    fn is_writable_within(&self, timeout: PollTimeout) -> io::Result<bool> {
+    pub fn is_writable_within(&self, timeout: PollTimeout) -> io::Result<bool> {
         Ok(poll(&mut [PollFd::new(self.socket.as_fd(), PollFlags::POLLOUT)], timeout)? > 0)
     }
 

@@ -10,7 +10,7 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use serde::{Deserialize, Serialize};
 
-use super::sys::Disposition;
+use super::sys::{self, Disposition};
 use crate::clock::Moment;
 use crate::readiness::Readiness;
 use crate::signal_mask;
@@ -45,20 +45,14 @@ const SPECIAL: &[(i32, WhileWaiting)] = &[
 /// After one of these was forwarded, the processes that remain when the command ends still belong to the command.
 pub const ENDING: &[i32] = &[libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT];
 
-/// Signals that do not end a process by default.
-pub(super) const HARMLESS: &[i32] = &[
-    libc::SIGCHLD,
-    libc::SIGCONT,
-    libc::SIGURG,
-    libc::SIGWINCH,
-    libc::SIGTSTP,
-    libc::SIGTTIN,
-    libc::SIGTTOU,
-];
-
 /// Returns what the signal does to a waiting dlock.
 pub fn while_waiting(signal: i32) -> WhileWaiting {
     SPECIAL.iter().find(|(special, _)| *special == signal).map_or(WhileWaiting::End, |(_, action)| *action)
+}
+
+/// Returns whether the signal ends a process by default.
+pub(super) fn ends_by_default(signal: i32) -> bool {
+    signal == libc::SIGPIPE || while_waiting(signal) == WhileWaiting::End
 }
 
 /// Returns whether this process ignores the signal.
@@ -75,6 +69,11 @@ pub fn stops(signal: i32) -> bool {
 /// command ignores it, too.
 pub fn asks_to_end(signal: i32) -> bool {
     ENDING.contains(&signal) && !is_ignored(signal)
+}
+
+/// Returns whether this process has received a signal that asks the command to end, and has not read it yet.
+pub fn is_end_pending() -> bool {
+    ENDING.iter().any(|signal| sys::is_pending(*signal) && !is_ignored(*signal))
 }
 
 /// The copies of one signal arrive within this time: a shell passes SIGHUP on to its jobs before the kernel sends it, and
@@ -154,11 +153,13 @@ const REAL_TIME: RangeInclusive<i32> = 34..=64;
 fn number_of(name: &str) -> Option<i32> {
     let name = name.strip_prefix("SIG").unwrap_or(name);
     let offset = |text: &str| if text.is_empty() { Some(0) } else { text.parse::<i32>().ok() };
+    let real_time =
+        |limit: &i32, rest| limit.checked_add(offset(rest)?).filter(|signal| REAL_TIME.contains(signal));
     if let Some(rest) = name.strip_prefix("RTMIN") {
-        return REAL_TIME.start().checked_add(offset(rest)?);
+        return real_time(REAL_TIME.start(), rest);
     }
     if let Some(rest) = name.strip_prefix("RTMAX") {
-        return REAL_TIME.end().checked_add(offset(rest)?);
+        return real_time(REAL_TIME.end(), rest);
     }
     format!("SIG{name}").parse().ok().map(|signal: Signal| signal as i32)
 }

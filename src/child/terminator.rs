@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use nix::errno::Errno;
 
 use super::procfs::{self, Mark, Stat};
-use super::signals::HARMLESS;
+use super::signals::ends_by_default;
 use super::tree::{Member, Next, Tree, is_over};
 use crate::clock::Moment;
 
@@ -99,8 +99,7 @@ impl Terminator {
             if !dies {
                 self.first_handled.get_or_insert(at);
             }
-            let sent =
-                if has_received { Ok(()) } else { self.tree.signal_in_order(newcomer.member, &signals) };
+            let sent = if has_received { Ok(()) } else { self.tree.signal(newcomer.member, &signals) };
             match sent {
                 Ok(()) => count += 1,
                 // It is gone, hidden from this process, or has another parent by now: then the next pass finds it.
@@ -144,5 +143,5 @@ fn dies_of(signal: i32, pid: i32, stat: &Stat) -> bool {
         Some(is_default) => is_default,
         None => procfs::signals_of(pid).is_some_and(|signals| signals.is_default(signal)),
     };
-    !HARMLESS.contains(&signal) && has_default_action() && !procfs::is_in_sigwait(pid)
+    ends_by_default(signal) && has_default_action() && !procfs::is_in_sigwait(pid)
 }

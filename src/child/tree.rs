@@ -223,16 +223,11 @@ impl Tree {
         (census, coverage)
     }
 
-    /// Signals a member that a walk has just visited.
+    /// Sends signals to a member that a walk has just visited.
     ///
     /// # Errors
     /// `ESRCH` if it is gone, `EPERM` if it may not be signalled.
-    pub fn signal(&self, member: Member, signal: i32) -> nix::Result<()> {
-        self.signal_in_order(member, &[signal])
-    }
-
-    /// Sends several signals to a member that a walk has just visited. Errors as for [`Tree::signal`].
-    pub fn signal_in_order(&self, member: Member, signals: &[i32]) -> nix::Result<()> {
+    pub fn signal(&self, member: Member, signals: &[i32]) -> nix::Result<()> {
         if member.is_own_child() {
             // Reaches also a child that /proc hides (hidepid).
             return signals.iter().try_for_each(|signal| sys::kill(member.pid, *signal));

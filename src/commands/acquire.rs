@@ -10,7 +10,7 @@ use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use serde_json::json;
 
 use super::lock_wait::{Interruption, LockWait};
-use super::{execute, hold, notices_about};
+use super::{execute, hold, no_signals, notices_about};
 use crate::backend::location::Demand;
 use crate::backend::{Ending, Release, StoreError, io_text};
 use crate::child::signals::{self, Source};
@@ -35,7 +35,7 @@ pub fn acquire(arguments: &AcquireArguments) -> Exit {
     let reporter = Reporter::of(&arguments.common);
     // Signals are blocked from the beginning, so that exceeding the file size limit is an error and does not
     // kill dlock (SIGXFSZ).
-    let blocked = signals::block().map(drop).map_err(internal);
+    let blocked = signals::block().map(drop).map_err(no_signals);
     let planned = blocked.and_then(|()| Ok((AcquirePlan::new(arguments)?, token_file(arguments)?)));
     let reporter = match &planned {
         Ok((AcquirePlan { settings, .. }, _)) => {
@@ -55,10 +55,6 @@ pub fn acquire(arguments: &AcquireArguments) -> Exit {
         |(plan, _)| notices_about(&reporter, from_ref(&plan.name), &plan.target),
         work,
     )
-}
-
-fn internal(error: io::Error) -> Failure {
-    Failure::internal(format!("cannot receive signals: {error}"))
 }
 
 /// Returns the file for the token, if one was named, and checks that the token can be written.
@@ -95,8 +91,8 @@ struct Acquiring<'a> {
 impl Acquiring<'_> {
     async fn take_and_write_token(&self) -> Result<Exit, Failure> {
         let plan = self.plan;
-        let signals = Source::new().map_err(internal)?;
-        let alarm = Alarm::new().map_err(internal)?;
+        let signals = Source::new().map_err(no_signals)?;
+        let alarm = Alarm::new().map_err(no_signals)?;
         match self.check_unless_signalled(&signals).await {
             Err(signal) => return Ok(Exit::Signal(signal)),
             // It may recover while the lock is waited for; the file is checked again before it is written.

@@ -1,13 +1,12 @@
 //! `dlock freeze`: prevents runs from starting under some names, and waits until the last holder has ended.
 
-use std::io;
 use std::slice::from_ref;
 use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
 use super::hold::persistent;
-use super::{execute, notices_about, print, within};
+use super::{execute, no_signals, notices_about, print, within};
 use crate::backend::StoreError;
 use crate::backend::admin::{Frozen, LockAdmin};
 use crate::child::signals::{self, EndRequests, Source};
@@ -25,7 +24,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(250);
 pub fn freeze(arguments: &FreezeArguments) -> Exit {
     let reporter = Reporter::of(&arguments.common);
     // Blocked from the beginning: a signal that ends the command removes the freeze first.
-    let planned = signals::block().map_err(internal).and_then(|_| FreezePlan::new(arguments));
+    let planned = signals::block().map_err(no_signals).and_then(|_| FreezePlan::new(arguments));
     execute(
         &reporter,
         planned,
@@ -34,17 +33,13 @@ pub fn freeze(arguments: &FreezeArguments) -> Exit {
     )
 }
 
-fn internal(error: io::Error) -> Failure {
-    Failure::internal(format!("cannot receive signals: {error}"))
-}
-
 async fn run(plan: &FreezePlan, reporter: &Reporter) -> Result<Exit, Failure> {
-    let signals = Source::new().map_err(internal)?;
+    let signals = Source::new().map_err(no_signals)?;
     let by = format!("{}@{}", identity::user(), identity::host());
     let mut freezing = Freezing {
         plan,
         reporter,
-        request: plan.request(by),
+        request: FreezeRequest::new(by, plan.reason.clone(), plan.lasts),
         store: plan.target.store.open(),
         requested: Vec::new(),
         unanswered: None,

@@ -80,8 +80,8 @@ fn try_execute<P>(
     reporter.notices(notices(&plan));
     let runtime = event_loop().map_err(no_event_loop)?;
     let exit = runtime.block_on(work(&plan));
-    // The process ends: a pending name lookup or a close must not delay it.
-    std::mem::forget(runtime);
+    // The process ends: a pending name lookup must not delay it, and no program that dlock has started outlives it.
+    runtime.shutdown_background();
     exit
 }
 
@@ -111,6 +111,10 @@ fn event_loop() -> io::Result<Runtime> {
 
 fn no_event_loop(error: io::Error) -> Failure {
     Failure::internal(format!("cannot start the event loop: {}", io_text(&error)))
+}
+
+fn no_signals(error: io::Error) -> Failure {
+    Failure::internal(format!("cannot receive signals: {}", io_text(&error)))
 }
 
 /// Returns the reply of a store, or [`StoreError::Unavailable`] after `limit`.

@@ -131,9 +131,9 @@ fn start(
             }
         }
     });
-    // The process ends, and the kernel closes everything at once. A pending name lookup, or a lock that a
-    // thread waits for, must not delay it.
-    std::mem::forget(runtime);
+    // The process ends: a pending name lookup, or a lock that a thread waits for, must not delay it, and no program that
+    // dlock has started for a store outlives it.
+    runtime.shutdown_background();
     result
 }
 
@@ -157,7 +157,7 @@ impl Run<'_> {
         let too_late = held.iter().any(|held| held.lease_state.validity.is_some_and(late));
         let mut supervised = if too_late {
             // dlock was stopped between the grant and now: too little of the lease is left to stop a command in time.
-            Supervised::never_ran(&held)
+            Supervised { ran: false, ..Supervised::at_first(&held) }
         } else {
             super::warn_of_hazard(&held, &self.plan.target, self.reporter);
             self.warn_of_undated_success(&held);

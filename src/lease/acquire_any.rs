@@ -299,19 +299,10 @@ fn none_granted(locks: &[Lock], ends: Vec<Option<NotGranted>>) -> NoneGranted<'_
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::{Again, Refusal};
+    use crate::backend::Refusal;
 
     fn busy(promised: bool) -> NotGranted {
-        NotGranted::Contended(Busy {
-            holders: Vec::new(),
-            more: 0,
-            position: None,
-            ticket: None,
-            is_outside_queue: false,
-            promised,
-            freeze: None,
-            again: Again::Poll,
-        })
+        NotGranted::Contended(Busy { promised, ..Busy::default() })
     }
 
     #[test]

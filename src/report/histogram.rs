@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Histogram {
     /// The number of observations that do not exceed each of [`RENEWAL_BOUNDS`].
     buckets: [u64; RENEWAL_BOUNDS.len()],
@@ -15,10 +15,6 @@ pub(super) const RENEWAL_BOUNDS: &[f64] =
     &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
 
 impl Histogram {
-    pub fn of_renewals() -> Histogram {
-        Histogram { buckets: [0; RENEWAL_BOUNDS.len()], sum: 0.0, count: 0 }
-    }
-
     /// Adds an observation.
     pub fn observe(&mut self, duration: Duration) {
         let seconds = duration.as_secs_f64();
@@ -54,7 +50,7 @@ mod tests {
 
     #[test]
     fn bounds_of_another_version_count_only_certain_values() {
-        let mut histogram = Histogram::of_renewals();
+        let mut histogram = Histogram::default();
         for micros in [1_000, 1_001, 80_000, 9_000_000] {
             histogram.observe(Duration::from_micros(micros));
         }

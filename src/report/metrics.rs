@@ -11,7 +11,6 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::histogram::{Histogram, RENEWAL_BOUNDS};
 use super::outcome::{Outcome, RunReport};
-use crate::child::protocol::Ended;
 
 /// The content of one file.
 #[derive(Debug, Default, PartialEq)]
@@ -142,23 +141,21 @@ impl Metrics {
             }
             series.add(RENEWAL, &lock.renewals);
             let now = now.as_millis() as f64 / 1000.0;
-            series.set(LAST_RUN, now);
+            *series.gauge(LAST_RUN) = now;
             if report.succeeded() {
-                series.set(LAST_SUCCESS, now);
+                *series.gauge(LAST_SUCCESS) = now;
             } else if let Some(done) = &report.done {
                 // So that an alert on it can be the same on every host. A later run by hand is not forgotten.
                 let ended_at = done.last.ended_at as f64 / 1000.0;
-                let latest = series.get(LAST_SUCCESS).max(ended_at);
-                series.set(LAST_SUCCESS, latest);
+                let latest = series.gauge(LAST_SUCCESS);
+                *latest = latest.max(ended_at);
             }
-            match report.command {
-                Some(Ended::Exited(status)) => series.set(LAST_EXIT_STATUS, f64::from(status)),
-                Some(Ended::Killed(signal)) => series.set(LAST_EXIT_STATUS, f64::from(128 + signal)),
-                Some(Ended::NotExecuted(_)) | None => {}
+            if let Some(status) = report.exit_status().or(report.signal().map(|signal| 128 + signal)) {
+                *series.gauge(LAST_EXIT_STATUS) = f64::from(status);
             }
             if let Some(fencing) = lock.fencing {
                 // Below 2^53, so nothing is lost.
-                series.set(LAST_FENCING_TOKEN, fencing.number() as f64);
+                *series.gauge(LAST_FENCING_TOKEN) = fencing.number() as f64;
             }
         }
     }
@@ -219,15 +216,10 @@ impl Series<'_> {
         *sample_of(self.samples, family, &series) += by;
     }
 
-    fn set(&mut self, family: &'static str, value: f64) {
+    /// Returns the value of a gauge; zero if it does not exist yet.
+    fn gauge(&mut self, family: &'static str) -> &mut f64 {
         let series = format!("{family}{{name=\"{}\"}}", self.name);
-        *sample_of(self.samples, family, &series) = value;
-    }
-
-    /// Returns the value of a sample; zero if it does not exist yet.
-    fn get(&mut self, family: &'static str) -> f64 {
-        let series = format!("{family}{{name=\"{}\"}}", self.name);
-        *sample_of(self.samples, family, &series)
+        sample_of(self.samples, family, &series)
     }
 
     fn count(&mut self, outcome: Outcome) {

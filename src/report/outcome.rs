@@ -160,7 +160,7 @@ impl RunReport {
             fencing: None,
             holder: None,
             cause: None,
-            renewals: Histogram::of_renewals(),
+            renewals: Histogram::default(),
         };
         RunReport {
             started,
@@ -362,7 +362,6 @@ fn short(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::Again;
     use crate::lock::Token;
 
     #[test]
@@ -374,16 +373,7 @@ mod tests {
         let claim = |name: &LockName| Claim::new(name.clone(), Token::random(), Duration::from_secs(1));
         assert!(report.record(&claim(&names[1])).holder.is_some());
         let mut report = report.of_any();
-        let busy = |holders| Busy {
-            holders,
-            more: 0,
-            position: None,
-            ticket: None,
-            is_outside_queue: false,
-            promised: false,
-            freeze: None,
-            again: Again::Poll,
-        };
+        let busy = |holders| Busy { holders, ..Busy::default() };
         report.found(&names[0], &busy(vec![holder]));
         report.found(&names[1], &busy(Vec::new()));
         let is_known = names.each_ref().map(|name| report.record(&claim(name)).holder.is_some());

@@ -287,7 +287,6 @@ fn place(found: &[(&LockName, &Busy)], is_brief: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::Again;
 
     fn line<'a>(reporter: &'a Reporter, alternatives: &[&LockName]) -> WaitLine<'a> {
         let alternatives = alternatives.iter().map(|name| (*name).clone()).collect();
@@ -296,19 +295,6 @@ mod tests {
 
     fn name(name: &str) -> LockName {
         LockName::new(name).expect("a name")
-    }
-
-    fn busy() -> Busy {
-        Busy {
-            holders: Vec::new(),
-            more: 0,
-            ticket: None,
-            position: None,
-            is_outside_queue: false,
-            promised: false,
-            freeze: None,
-            again: Again::Poll,
-        }
     }
 
     #[test]
@@ -330,8 +316,8 @@ mod tests {
 
     #[test]
     fn both_forms_say_where_the_run_waits() {
-        let (a, queued) = (name("a"), Busy { position: Some(3), ..busy() });
-        let outside = Busy { is_outside_queue: true, ..busy() };
+        let (a, queued) = (name("a"), Busy { position: Some(3), ..Busy::default() });
+        let outside = Busy { is_outside_queue: true, ..Busy::default() };
         for (found, brief, whole) in [
             (vec![(&a, &queued), (&a, &outside)], "#3", "waiting at position 3"),
             (vec![(&a, &outside)], "waiting outside the queue", "waiting outside the queue"),
@@ -352,7 +338,7 @@ mod tests {
             for step in 0..3 {
                 assert!(!is_reported(&line));
                 match (step + busy_at) % 3 {
-                    0 => line.busy(&a, &busy()),
+                    0 => line.busy(&a, &Busy::default()),
                     1 => line.failed(&b, &error, None),
                     _ => line.left(&c),
                 }

@@ -9,7 +9,7 @@ use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand, 
 
 use super::common_arguments::position_of_command;
 use super::rejected::{argument_of, one_line};
-use super::suggestion::{self, RunWords};
+use super::suggestion::{self, line};
 use super::{
     AcquireArguments, BreakArguments, CheckArguments, CommonArguments, ConfigArguments, DoctorArguments,
     FreezeArguments, HistoryArguments, ReleaseArguments, RenewArguments, RunArguments, StatusArguments,
@@ -289,15 +289,31 @@ fn run_meant(
     Some(run_completed(own, &run, command))
 }
 
-/// Returns the complete command line of a run, of which `own` are the words before the separator.
+/// What takes the place of a command that was not typed.
+const SOME_COMMAND: &str = "./backup.sh";
+
+/// Returns the complete command line of a run that lacks a name, a command or the separator before it; `own` are the words
+/// before the separator.
 fn run_completed(own: &[OsString], run: &RunArguments, command: Option<&[OsString]>) -> String {
-    suggestion::complete_run(&RunWords {
-        own,
-        names: &run.names,
-        command,
-        has_text: !run.shell.is_empty(),
-        has_any: run.any.is_some(),
-    })
+    let (has_text, has_any) = (!run.shell.is_empty(), run.any.is_some());
+    let position = |word: &OsString, after: usize| {
+        own[after..].iter().position(|own| own == word).map_or(own.len(), |at| after + at)
+    };
+    let (own, command) = match (&run.names[..], command) {
+        // Without a separator, the command begins with the second name.
+        ([first, ..], None) if !has_text && has_any => own.split_at(position(first, 2)),
+        ([name, second, ..], None) if !has_text => own.split_at(position(second, position(name, 2) + 1)),
+        (_, command) => (own, command.unwrap_or_default()),
+    };
+    let mut words: Vec<String> = vec![line(&["dlock", "run"], &own[2..])];
+    if run.names.is_empty() && !has_any {
+        words.push("nightly".to_owned());
+    }
+    if !has_text {
+        words.push("--".to_owned());
+        words.push(if command.is_empty() { SOME_COMMAND.to_owned() } else { line(&[], command) });
+    }
+    words.join(" ")
 }
 
 /// Returns the description of all commands and options, from which completions and man pages are generated.

@@ -12,7 +12,7 @@ use super::{CommonArguments, Source, StoreTarget};
 use crate::duration;
 use crate::exit::Failure;
 use crate::lease::acquire::Wait;
-use crate::lock::{FreezeRequest, LockName};
+use crate::lock::LockName;
 
 /// The longest freeze with an end.
 const LONGEST: Duration = Duration::from_secs(366 * 86_400);
@@ -102,10 +102,10 @@ fn exact_names(command: &str, names: &[OsString]) -> Result<Vec<LockName>, Failu
 pub struct FreezePlan {
     pub target: StoreTarget,
     pub names: Vec<LockName>,
-    /// See [`FreezeRequest::reason`].
-    reason: Option<String>,
-    /// See [`FreezeRequest::lasts`].
-    lasts: Option<Duration>,
+    /// See [`FreezeRequest::reason`](crate::lock::FreezeRequest::reason).
+    pub reason: Option<String>,
+    /// See [`FreezeRequest::lasts`](crate::lock::FreezeRequest::lasts).
+    pub lasts: Option<Duration>,
     /// How long to wait for the holders.
     pub wait: Wait,
     /// Holders are not waited for, and may go on.
@@ -139,11 +139,6 @@ impl FreezePlan {
             wait: if arguments.now { Wait::No } else { arguments.wait.unwrap_or(Wait::Forever) },
             leaves_holders: arguments.now,
         })
-    }
-
-    /// Returns the request for a freeze by this operator.
-    pub fn request(&self, by: String) -> FreezeRequest {
-        FreezeRequest::new(by, self.reason.clone(), self.lasts)
     }
 }
 

@@ -52,46 +52,6 @@ pub fn unknown_command(
     Some(format!("unknown command '{}': did you mean: {meant}", registry::repeatable(&word)))
 }
 
-/// What takes the place of a command that was not typed.
-const SOME_COMMAND: &str = "./backup.sh";
-
-/// The words of a run that were parsed.
-pub struct RunWords<'a> {
-    /// The words before the separator, which begin with `dlock run`.
-    pub own: &'a [OsString],
-    /// Those of them that were taken for names.
-    pub names: &'a [OsString],
-    /// The words after the separator, if there is one.
-    pub command: Option<&'a [OsString]>,
-    /// The command is the text of an option.
-    pub has_text: bool,
-    /// An option names the locks.
-    pub has_any: bool,
-}
-
-/// Returns the complete command line of a run that lacks a name, a command or the separator before it.
-pub fn complete_run(run: &RunWords<'_>) -> String {
-    let RunWords { own, names, command, has_text, has_any } = *run;
-    let position = |word: &OsString, after: usize| {
-        own[after..].iter().position(|own| own == word).map_or(own.len(), |at| after + at)
-    };
-    let (own, command) = match (names, command) {
-        // Without a separator, the command begins with the second name.
-        ([first, ..], None) if !has_text && has_any => own.split_at(position(first, 2)),
-        ([name, second, ..], None) if !has_text => own.split_at(position(second, position(name, 2) + 1)),
-        (_, command) => (own, command.unwrap_or_default()),
-    };
-    let mut words: Vec<String> = vec![line(&["dlock", "run"], &own[2..])];
-    if names.is_empty() && !has_any {
-        words.push("nightly".to_owned());
-    }
-    if !has_text {
-        words.push("--".to_owned());
-        words.push(if command.is_empty() { SOME_COMMAND.to_owned() } else { line(&[], command) });
-    }
-    words.join(" ")
-}
-
 /// Returns the words as they may be typed, without secrets.
 pub fn line(beginning: &[&str], words: &[OsString]) -> String {
     let words = words.iter().map(|word| quoted(&registry::repeatable(&word.to_string_lossy())));

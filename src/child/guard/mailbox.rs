@@ -3,7 +3,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use nix::poll::{PollFd, PollFlags};
+use nix::poll::{PollFd, PollFlags, PollTimeout};
 
 use crate::child::protocol::{Channel, Event, FromGuard, Received, ToGuard, frame};
 
@@ -50,7 +50,7 @@ impl Mailbox {
     /// Sends the rest, however long dlock is stopped: it has no other way to learn how the command ended.
     pub(super) fn flush_all(&mut self) {
         self.flush();
-        while !self.unsent.is_empty() && self.channel.wait_writable().is_ok() {
+        while !self.unsent.is_empty() && self.channel.is_writable_within(PollTimeout::NONE).is_ok() {
             self.flush();
         }
     }

@@ -156,7 +156,7 @@ fn is_dismissed(words: &mut PipeReader, orphans: &Tree, deadlines: Option<Deadli
                 measured_at = Some(Moment::now() + cost * 10);
             }
             let until = if guard_kills { deadlines.dead } else { deadlines.takeover_for(reserve) };
-            let left = until.saturating_since(Moment::now());
+            let left = until - Moment::now();
             if left.is_zero() {
                 return false;
             }

@@ -65,7 +65,7 @@ impl Supervised {
             trouble: None,
             has_warned: false,
             is_lost: false,
-            renewals: Histogram::of_renewals(),
+            renewals: Histogram::default(),
         };
         Supervised { ran: true, locks: held.iter().map(lock).collect(), ..Supervised::default() }
     }
@@ -73,10 +73,6 @@ impl Supervised {
     /// Returns the locks as shown in messages.
     pub(super) fn label(&self) -> String {
         label(self.locks.iter().map(|lock| &lock.name))
-    }
-
-    pub(super) fn never_ran(held: &[HeldLock<'_>]) -> Supervised {
-        Supervised { ran: false, ..Supervised::at_first(held) }
     }
 }
 

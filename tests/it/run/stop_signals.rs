@@ -154,6 +154,8 @@ fn signals_that_cannot_ask_a_command_to_end_are_rejected() {
         ("SIGSIGTERM", unknown),
         ("RTMIN-1", unknown),
         ("RTMAX+1", unknown),
+        ("RTMIN-3", unknown),
+        ("RTMAX-60", unknown),
         ("TERM,INT", unknown),
     ];
     for (value, why) in cases {

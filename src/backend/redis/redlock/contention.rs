@@ -105,16 +105,7 @@ mod tests {
         };
         let (holders, again) =
             (holders.iter().map(holder).collect(), Again::Within(Duration::from_secs(again)));
-        Busy {
-            holders,
-            more: 0,
-            position: None,
-            ticket: None,
-            is_outside_queue: false,
-            promised: false,
-            freeze: None,
-            again,
-        }
+        Busy { holders, again, ..Busy::default() }
     }
 
     fn of(replies: &[Busy], granted: usize) -> (bool, Busy) {

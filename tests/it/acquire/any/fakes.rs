@@ -54,16 +54,7 @@ impl Backend for Fake {
     }
 
     fn try_acquire<'a>(&'a mut self, claim: &'a Claim, intent: Intent) -> TryReply<'a, Attempt> {
-        let busy = Busy {
-            holders: Vec::new(),
-            more: 0,
-            position: None,
-            ticket: None,
-            is_outside_queue: false,
-            promised: false,
-            freeze: None,
-            again: Again::Within(SOON),
-        };
+        let busy = Busy { again: Again::Within(SOON), ..Busy::default() };
         Box::pin(async move {
             if intent == Intent::TakeNow {
                 return Ok(Attempt::Busy(busy));
