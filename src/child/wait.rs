@@ -3,6 +3,10 @@
 use std::time::Duration;
 
 use super::sys::{ChildInfo, kill, waitid};
+use crate::clock::Moment;
+
+/// The pause between two looks whether a child has ended, without pidfds.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 
 /// A state change of a child. Signals are plain numbers: no crate has names for real-time signals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +94,7 @@ pub fn reap_exiting(pid: i32) {
     let _ = reap(pid);
 }
 
-/// Returns whether a child ends within that time. Without pidfds, returns true.
+/// Returns whether a child ends within that time.
 fn has_ended(pid: i32, within: Duration) -> bool {
     if let Ok(pidfd) = super::sys::pidfd_open(pid) {
         use std::os::fd::AsFd;
@@ -100,5 +104,10 @@ fn has_ended(pid: i32, within: Duration) -> bool {
         let timeout = PollTimeout::try_from(within.as_millis()).unwrap_or(PollTimeout::MAX);
         return poll(&mut fds, timeout) != Ok(0);
     }
-    true
+    // Before Linux 5.3, or in a sandbox.
+    let until = Moment::now() + within;
+    while own_child(pid) == OwnChild::Alive && Moment::now() < until {
+        std::thread::sleep(BETWEEN_LOOKS);
+    }
+    own_child(pid) != OwnChild::Alive
 }

@@ -115,7 +115,7 @@ impl<'a> Hold<'a> {
 }
 
 /// Releases a lock within a time limit, and repeats the request once if the connection broke: that the lock is gone then means
-/// that the first request has released it.
+/// that the first request has released it, unless it would have to be kept still.
 pub(super) async fn release<B: Backend + ?Sized>(
     store: &mut B,
     claim: &Claim,
@@ -123,7 +123,7 @@ pub(super) async fn release<B: Backend + ?Sized>(
     ending: Ending<'_>,
     limit: Duration,
 ) -> Result<Release, StoreError> {
-    let sent = Cell::new(None);
+    let (began, sent) = (Moment::now(), Cell::new(None));
     let mut send = async |ending| {
         store.connect().await?;
         sent.set(Some(Moment::now()));
@@ -133,11 +133,11 @@ pub(super) async fn release<B: Backend + ?Sized>(
         match send(ending).await {
             Err(StoreError::Unavailable { maybe_applied, .. }) if sent.get().is_some() => {
                 match send(if maybe_applied { ending.repeated() } else { ending }).await {
-                    Ok(Release::NotHeld) if maybe_applied => Ok(Release::Released),
-                    // Whatever became of this attempt, the first one may have released the lock.
-                    Err(StoreError::Unavailable { reason, outlook, .. }) if maybe_applied => {
-                        Err(StoreError::Unavailable { reason, maybe_applied, outlook })
+                    Ok(Release::NotHeld) if maybe_applied && Moment::now() - began >= rest => {
+                        Ok(Release::Released)
                     }
+                    // Whatever became of this attempt, the first one may have released the lock.
+                    result if maybe_applied => result.map_err(StoreError::after_a_part),
                     result => result,
                 }
             }

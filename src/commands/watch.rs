@@ -4,6 +4,7 @@
 
 mod display;
 
+use std::collections::VecDeque;
 use std::io;
 use std::ops::ControlFlow;
 use std::pin::pin;
@@ -75,13 +76,13 @@ struct Watch {
     display: Display,
     signals: Source,
     /// Signals that came while a frame was being written.
-    deferred: Vec<i32>,
+    deferred: VecDeque<i32>,
 }
 
 impl Watch {
     fn begin() -> io::Result<Watch> {
         signals::block()?;
-        Ok(Watch { display: Display::new()?, signals: Source::new()?, deferred: Vec::new() })
+        Ok(Watch { display: Display::new()?, signals: Source::new()?, deferred: VecDeque::new() })
     }
 
     /// Does the work, and meanwhile what the terminal asks for; `text` is what it shows. Returns the exit if that is over.
@@ -92,7 +93,7 @@ impl Watch {
     ) -> Result<ControlFlow<Exit, T>, Failure> {
         let mut work = pin!(work);
         loop {
-            let event = match self.deferred.pop() {
+            let event = match self.deferred.pop_front() {
                 Some(signal) => Event::Signal(signal),
                 None => tokio::select! {
                     biased;
@@ -132,6 +133,14 @@ impl Watch {
         self.draw(text).await
     }
 
+    /// Notes a signal for later. As in the kernel, one that continues takes back those that stop.
+    fn defer(&mut self, signal: i32) {
+        if signal == libc::SIGCONT {
+            self.deferred.retain(|signal| !signals::stops(*signal));
+        }
+        self.deferred.push_back(signal);
+    }
+
     /// Draws the text, if there is one yet, unless another job has the terminal. Returns the exit if a signal ends dlock.
     async fn draw(&mut self, text: &impl Fn() -> Option<String>) -> Result<Option<Exit>, Failure> {
         let Some(text) = text() else { return Ok(None) };
@@ -148,7 +157,7 @@ impl Watch {
                         WhileWaiting::End if !signals::is_ignored(arrival.signal) => {
                             return Ok(Some(Exit::Signal(arrival.signal)));
                         }
-                        _ => self.deferred.push(arrival.signal),
+                        _ => self.defer(arrival.signal),
                     },
                     () = tokio::time::sleep(PAUSE) => {}
                 }

@@ -111,7 +111,9 @@ pub(super) async fn acquire_with_retries(
                 let Some(late) = validity.filter(|validity| Moment::now() >= validity.start_before) else {
                     return Ok((grant, validity));
                 };
-                clean_up(backend, &attempts.claim).await;
+                if !clean_up(backend, &attempts.claim).await {
+                    *left = Left::Perhaps;
+                }
                 attempts.late(sent, late)?
             }
             Ok((_, Attempt::Busy(busy))) => attempts.busy(busy)?,
@@ -233,9 +235,9 @@ pub fn timed_out(sent: Option<Moment>, budget: Duration) -> StoreError {
 }
 
 /// Removes a claim, or its queue position, that may be in the store. Some nodes of a store of several can be reached
-/// even if the connection as a whole fails.
-pub(super) async fn clean_up(backend: &mut dyn Backend, claim: &Claim) {
-    remove(backend, claim, CLEAN_UP).await;
+/// even if the connection as a whole fails. Returns whether the store has confirmed that.
+pub(super) async fn clean_up(backend: &mut dyn Backend, claim: &Claim) -> bool {
+    remove(backend, claim, CLEAN_UP).await
 }
 
 /// Removes a claim that was granted. Returns whether the store has confirmed that.

@@ -127,7 +127,7 @@ impl<'a> Attempts<'a> {
         self.failures == 0
     }
 
-    /// The grant came too late to stop the command in good order before the lease ends, and was given back.
+    /// The grant came too late to stop the command in good order before the lease ends, and is given back.
     ///
     /// # Errors
     /// The retry limit has been reached.

@@ -1,6 +1,7 @@
 //! The last phase: every lock is released, or left to the store for the rest of `--min-hold`.
 
 use std::cell::Cell;
+use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -34,6 +35,8 @@ struct Releasing<'a> {
     record: Record,
     /// It cannot be released yet.
     stays: &'a Cell<bool>,
+    /// dlock was asked to end: it does not stay for a lock that cannot be released yet.
+    leaves: &'a Cell<bool>,
 }
 
 /// The minimum time for an attempt to release the lock.
@@ -55,21 +58,22 @@ impl Run<'_> {
         report: &RunReport,
         supervisor: &mut Supervisor,
     ) -> Vec<Result<Release, StoreError>> {
-        let recheck = Notify::new();
+        let (recheck, leaves) = (Notify::new(), Cell::new(false));
         let stays: Vec<Cell<bool>> = held.iter().map(|_| Cell::new(false)).collect();
-        let one = |index: usize| {
+        let results: Vec<Cell<Option<_>>> = held.iter().map(|_| Cell::new(None)).collect();
+        let one = async |index: usize| {
             let mut record = report.record(&held[index].lock.claim);
             record.interrupted = supervised.was_told_to_end && record.has_succeeded();
-            let releasing = Releasing { index, held: &held[index], record, stays: &stays[index] };
-            self.release(releasing, supervised, &recheck)
+            let releasing =
+                Releasing { index, held: &held[index], record, stays: &stays[index], leaves: &leaves };
+            results[index].set(Some(self.release(releasing, supervised, &recheck).await));
         };
-        let releases = join_all((0..held.len()).map(one));
-        tokio::pin!(releases);
+        let mut releases = pin!(join_all((0..held.len()).map(one)));
         let mut requests = signals::EndRequests::default();
         loop {
             tokio::select! {
                 biased;
-                results = &mut releases => return results,
+                _ = &mut releases => break,
                 arrival = self.signals.next() => {
                     if arrival.signal == libc::SIGCONT {
                         // The lock that we stay for may have been revoked.
@@ -78,21 +82,27 @@ impl Run<'_> {
                     if signals::stops(arrival.signal) {
                         sys::raise_default(arrival.signal);
                     }
-                    let is_second = signals::asks_to_end(arrival.signal) && requests.note();
-                    let stays_on = stays.iter().any(Cell::get);
-                    if stays_on && arrival.signal == libc::SIGCHLD {
+                    if arrival.signal == libc::SIGCHLD && stays.iter().any(Cell::get) {
                         // One of the background processes that live on.
                         supervisor.reap();
                     }
-                    if is_second || requests.has_any() && stays_on {
-                        return held.iter().zip(&stays).map(|(_, stays)| match stays.get() {
-                            true => Ok(Release::Kept),
-                            false => Err(StoreError::unanswered("interrupted by a signal")),
-                        }).collect();
+                    if signals::asks_to_end(arrival.signal) {
+                        if requests.note() {
+                            break;
+                        }
+                        // The other locks are released.
+                        leaves.set(true);
+                        recheck.notify_waiters();
                     }
                 }
             }
         }
+        let result = |(result, stays): (&Cell<Option<_>>, &Cell<bool>)| match result.take() {
+            Some(result) => result,
+            None if stays.get() => Ok(Release::Kept),
+            None => Err(StoreError::unanswered("interrupted by a signal")),
+        };
+        results.iter().zip(&stays).map(result).collect()
     }
 
     /// Records in the history of each lock why the command did not run, if the stores are available.
@@ -140,7 +150,7 @@ impl Run<'_> {
         supervised: &Supervised,
         recheck: &Notify,
     ) -> Result<Release, StoreError> {
-        let Releasing { index, held, mut record, stays } = releasing;
+        let Releasing { index, held, mut record, stays, leaves } = releasing;
         let lock = held.lock;
         let mut backend = lock.backend();
         // What is left of a lost lock, such as its entry in the ledger, has kept others out until the tree was dead.
@@ -156,7 +166,7 @@ impl Run<'_> {
         let mut uncertain = false;
         let (mut begin, mut longest_try) = (began, FIRST_TRY);
         // Of a lost lock, only a store with leases can keep something for the rest of the minimum time.
-        let mut is_kept = supervised.ran && !held.lease_state.rest().is_zero();
+        let mut is_kept = supervised.ran && !is_revoked && !held.lease_state.rest().is_zero();
         loop {
             let rest = if is_kept { held.lease_state.rest() } else { Duration::ZERO };
             let mut bound = self.plan.terms.connect_timeout;
@@ -179,14 +189,19 @@ impl Run<'_> {
                     if !stays.replace(true) && !rest.is_zero() {
                         self.reporter.stays(&lock.claim.name, rest);
                     }
-                    // A revocation may arrive without a notification.
-                    let _ = timeout(again.min(LONGEST_UNWATCHED), async {
-                        tokio::select! {
-                            _ = backend.changed() => {}
-                            () = recheck.notified() => {}
-                        }
-                    })
-                    .await;
+                    if !leaves.get() {
+                        // A revocation may arrive without a notification.
+                        let _ = timeout(again.min(LONGEST_UNWATCHED), async {
+                            tokio::select! {
+                                _ = backend.changed() => {}
+                                () = recheck.notified() => {}
+                            }
+                        })
+                        .await;
+                    }
+                    if leaves.get() {
+                        return Ok(Release::Kept);
+                    }
                     // Its session has kept the lock meanwhile, and does so for another lease if the store cannot be asked now.
                     begin = Moment::now();
                     until = begin + lock.claim.ttl;

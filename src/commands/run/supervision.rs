@@ -16,6 +16,7 @@ use crate::child::{Deadlines, Event, Supervisor, sys};
 use crate::clock::Moment;
 use crate::commands::or_never;
 use crate::lease::acquire_all::{HeldLock, Keepers};
+use crate::lease::keeper;
 use crate::lease::validity::{MARGIN, Validity};
 use crate::priority;
 use crate::settings::OnLost;
@@ -81,14 +82,23 @@ impl Run<'_> {
                 Progress::Done => return supervision.supervised,
                 Progress::GuardLost => {
                     // The locks are renewed until the last process of the tree is dead.
+                    let mut renewals = Vec::new();
                     let renewed = async {
                         loop {
-                            let _ = keepers.next().await;
+                            let (lock, event) = keepers.next().await;
+                            if let keeper::Event::Renewed { .. } = event {
+                                renewals.push((lock, event));
+                            }
                         }
                     };
                     tokio::select! {
-                        () = supervision.kill_tree() => {}
+                        biased;
                         () = renewed => {}
+                        () = supervision.kill_tree() => {}
+                    }
+                    // The release may take as long as the leases last.
+                    for (lock, event) in renewals {
+                        supervision.on_keeper(lock, event);
                     }
                     return supervision.supervised;
                 }
@@ -180,6 +190,8 @@ impl Supervision<'_> {
                 (self.command_stopped, self.resume_when_ours) = (false, None);
                 self.supervised.ran = !matches!(ended, Ended::NotExecuted(_));
                 self.supervised.ended = Some(ended);
+                // A signal that the command has ended of may not have been read yet.
+                self.supervised.was_told_to_end |= signals::is_end_pending();
                 self.supervisor.take_foreground_back();
             }
             Event::Finished { orphans_left } => {
@@ -321,20 +333,19 @@ impl Supervision<'_> {
             }
             return Progress::GoOn;
         }
-        // Disarmed until a later renewal succeeds.
-        self.supervised.locks[lock].validity = None;
-        self.supervised.locks[lock].lease_ends = None;
         let why = self.supervised.locks[lock].trouble.clone().unwrap_or_else(|| "no answer".into());
-        self.warn_of_loss(lock, Unguarded::Deadline(why));
-        self.supervised.locks[lock].is_lost = true;
-        self.confirmed(lock);
+        self.go_on_without(lock, Unguarded::Deadline(why));
         Progress::GoOn
     }
 
-    fn warn_of_loss(&mut self, lock: usize, loss: Unguarded) {
-        let name = &self.supervised.locks[lock].name;
-        self.run.reporter.lost(name, &self.run.loss_line(name, &loss));
+    /// Warns that a lock was lost under a command that goes on (`--on-lost warn`). Its deadlines do not apply until a later
+    /// renewal succeeds.
+    fn go_on_without(&mut self, lock: usize, loss: Unguarded) {
+        let lost = &mut self.supervised.locks[lock];
+        (lost.validity, lost.lease_ends, lost.is_lost) = (None, None, true);
+        self.run.reporter.lost(&lost.name, &self.run.loss_line(&lost.name, &loss));
         self.supervised.loss = Some((lock, loss));
+        self.confirmed(lock);
     }
 }
 

@@ -4,10 +4,13 @@ mod on_servers;
 
 use crate::acquire::refusal::assert_usage;
 use crate::run::faults::shim::{Clocks, DAY};
+use crate::support::SOON;
 use crate::support::dlock::Dlock;
 use crate::support::place::Place;
+use crate::support::process;
 use crate::support::running::{Exit, Output, Running};
 use crate::support::store::Store;
+use crate::support::wait::until;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -65,6 +68,23 @@ fn a_job_that_was_asked_to_end_is_not_done() {
             assert_eq!(run.wait().exit, Exit::Code(0));
             assert_open(&store);
         }
+    }
+}
+
+/// A signal for a whole process group, of which dlock learns only when the job has ended of it.
+#[test]
+fn a_job_that_was_asked_to_end_with_a_stopped_dlock_is_not_done() {
+    for store in Store::each() {
+        let mut run = ending_on(&store, "TERM");
+        let (command, guard) = (run.command(), run.guard());
+        run.signal(Signal::SIGSTOP);
+        until(SOON, "a stopped dlock", || process::wholly_stopped(run.pid()));
+        run.signal(Signal::SIGTERM);
+        process::send(command, Signal::SIGTERM);
+        until(SOON, "the end of the job", || !process::alive(command) && !process::alive(guard));
+        run.signal(Signal::SIGCONT);
+        assert_eq!(run.wait().exit, Exit::Code(0));
+        assert_open(&store);
     }
 }
 

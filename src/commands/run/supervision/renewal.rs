@@ -79,11 +79,7 @@ impl Supervision<'_> {
         let plan = self.run.plan;
         let is_revoked = matches!(self.supervised.stopped, Some(Stopped::Revoked(..)));
         if plan.settings.on_lost() == OnLost::Warn && !is_revoked {
-            self.supervised.locks[lock].validity = None;
-            self.supervised.locks[lock].lease_ends = None;
-            self.supervised.locks[lock].is_lost = true;
-            self.warn_of_loss(lock, Unguarded::Lost(loss));
-            return self.confirmed(lock);
+            return self.go_on_without(lock, Unguarded::Lost(loss));
         }
         // No deadline matters any more, whatever happens to the other locks.
         self.supervised.locks.iter_mut().for_each(|lock| lock.validity = None);

@@ -130,6 +130,23 @@ fn an_inner_dlock_that_outlives_the_outer_keeps_the_lock() {
     });
 }
 
+/// Of two locks, one is kept for the run inside. When a signal ends that, nothing is wrong with the other one.
+#[test]
+fn a_released_lock_is_not_reported_when_the_stay_for_another_one_ends() {
+    let store = Store::file();
+    let go = store.place.arg("go");
+    let mut words = inner(store.url(), ["hold", &store.place.arg("log"), "until", &go]);
+    words.insert(0, store.place.arg("log"));
+    let text = r#"log=$1; shift; setsid "$@" & until [ -s "$log" ]; do sleep 0.05; done"#;
+    let run = store.run_with_ttl(TTL).arg("y").args(["--orphans", "leave"]);
+    let mut run = run.command(shell(text, words)).spawn();
+    until(SOON, "a held x, a free y", || store.place.path("log").exists() && store.place.lock_is_free("y"));
+    run.assert_running();
+    run.signal(Signal::SIGTERM);
+    assert_eq!(run.wait().outcome(), (Exit::Code(0), "ready\n", ""));
+    store.place.write("go", "");
+}
+
 /// S16, S32: the outer one's descriptor is the lock, so it stays until the inner one has ended; but it may be killed.
 #[test]
 fn an_inner_dlock_takes_over_the_lock_when_the_outer_is_killed() {
