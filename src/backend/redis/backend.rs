@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::claim::{release, text_of};
+use super::claim::release;
 use super::connection::{PushEvent, RequestOptions};
 use super::result;
 use super::route::replaced;
-use super::script::{Operation, ScriptRequest, millis};
+use super::script::{Operation, ScriptRequest, json, millis};
 use super::store::RedisStore;
 use crate::backend::{
     Attempt, Backend, CLAIM_WITHIN, Change, Ending, Hazard, Intent, Release, Renewal, Reply, TryReply,
@@ -74,7 +74,7 @@ impl Backend for RedisStore {
     fn add_record<'a>(&'a mut self, name: &'a LockName, record: &'a Record) -> TryReply<'a, ()> {
         Box::pin(async move {
             let keys = self.keys(name);
-            let (record, history) = (text_of(record), keys.history_of(Some(record)));
+            let (record, history) = (json(record), keys.history_of(Some(record)));
             let request = ScriptRequest::new(Operation::Record { record, history }, &keys, "");
             self.request(&request, RequestOptions::default()).await.map(drop)
         })

@@ -15,7 +15,7 @@ use super::script::{Acquire, AsNode, Operation, ScriptRequest, ScriptSuccess, js
 use super::store::RedisStore;
 use crate::backend::{Again, Attempt, Backend, Busy, Ending, Intent, StoreError};
 use crate::clock::wall_micros;
-use crate::lock::{Claim, Identity, Mode, Record, Token};
+use crate::lock::{Claim, Identity, Mode, Token};
 use crate::random::jitter;
 use crate::secret;
 
@@ -82,8 +82,6 @@ impl RedisStore {
         as_node: AsNode,
     ) -> Result<LockReply, StoreError> {
         let keys = self.keys(&claim.name);
-        let identity = serde_json::to_string(&claim.identity)
-            .map_err(|error| StoreError::Config(format!("cannot describe the holder: {error}")))?;
         let (mode, slots) = match claim.mode {
             Mode::Exclusive => ("x", 1),
             Mode::Shared => ("s", 1),
@@ -95,7 +93,7 @@ impl RedisStore {
             lease: millis(claim.ttl.max(claim.min_hold)),
             ttl: millis(claim.ttl),
             attempt: self.attempt.unwrap_or_default(),
-            identity,
+            identity: json(&claim.identity),
             counter_life: millis(self.counter_ttl()),
             mode,
             slots,
@@ -226,13 +224,8 @@ pub(super) fn release<'a>(
         let Identity { host, pid, user, .. } = &claim.identity;
         ScriptSuccess { by: json(&json!({"host": host, "pid": pid, "user": user})), held: millis(held) }
     });
-    let (record, history) = (ending.record.map(text_of), keys.history_of(ending.record));
+    let (record, history) = (ending.record.map(json), keys.history_of(ending.record));
     let (rest, is_repeated) = (millis(rest), ending.is_repeated);
     let release = Operation::Release { rest, record, history, attempt, is_repeated, success };
     ScriptRequest::new(release, keys, claim.token.reveal())
-}
-
-/// A record as it is stored; an empty string if it cannot be written as JSON, which is not known to happen.
-pub(super) fn text_of(record: &Record) -> String {
-    serde_json::to_string(record).unwrap_or_default()
 }

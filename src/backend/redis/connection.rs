@@ -26,12 +26,12 @@ use super::redirect::Asking;
 use crate::backend::StoreError;
 use crate::backend::net::{self, Address, BoundedStream, Security};
 
-/// The maximum size of a reply, including the pushes before it. Replies to dlock have some hundred bytes; a parser may
-/// use up to some twenty times the size of hostile input.
-const MAX_REPLY_SIZE: usize = 128 * 1024;
+/// The maximum size of a reply, including the pushes before it. Most replies to dlock have some hundred bytes, the longest
+/// one is a list of 20 outcomes of 8 KiB; a parser may use up to some twenty times the size of hostile input.
+const MAX_REPLY_SIZE: usize = 176 * 1024;
 
 /// The same for the list of the nodes of a cluster, each of which may have many ranges of slots.
-const MAX_LONG_REPLY_SIZE: usize = 4 * MAX_REPLY_SIZE;
+const MAX_LONG_REPLY_SIZE: usize = 512 * 1024;
 
 pub(super) struct Connection {
     stream: BoundedStream,
@@ -46,7 +46,7 @@ pub(super) struct Connection {
     /// A request may have been executed as the wrong user or in the wrong database: the handshake failed. It can be
     /// undone over this connection only.
     pub(super) misrouted: bool,
-    /// The server, if nothing is known of its kind.
+    /// The server, if nothing is known of its kind, which is found out if it does not reply in this protocol.
     stranger: Option<(Address, Security)>,
     /// Nothing has been received from the server yet.
     no_reply_yet: bool,
@@ -113,21 +113,20 @@ impl Connection {
             return Err(error);
         }
         let connection = Connection::over(net::open(address, security).await?, handshake);
-        Ok(match security.is_unknown(address) {
-            true => connection.of_unknown_kind(address, security),
-            false => connection,
-        })
+        let stranger = security.is_unknown(address).then(|| (address.clone(), security.clone()));
+        Ok(Connection { stranger, ..connection })
     }
 
-    /// Returns a connection over an open stream, to a server of any kind; sends nothing yet.
-    pub(super) fn begin(location: &Location, password: Option<String>, stream: BoundedStream) -> Connection {
+    /// Returns a connection over an open stream to a server of any kind; sends nothing yet.
+    pub(super) fn begin(
+        location: &Location,
+        address: &Address,
+        password: Option<String>,
+        stream: BoundedStream,
+    ) -> Connection {
         let connection = Connection::over(stream, Handshake::of(location, password));
-        Connection { follows_redirects: location.is_cluster(), ..connection }
-    }
-
-    /// Has the kind of the server found out if it does not reply in this protocol.
-    pub(super) fn of_unknown_kind(self, address: &Address, security: &Security) -> Connection {
-        Connection { stranger: Some((address.clone(), security.clone())), ..self }
+        let stranger = Some((address.clone(), location.security.clone()));
+        Connection { stranger, follows_redirects: location.is_cluster(), ..connection }
     }
 
     /// Returns a connection over an open stream, with this handshake.
@@ -192,16 +191,24 @@ impl Connection {
         self.interpret(reply, with_handshake)
     }
 
-    /// Sends several requests in one round trip, or in two on a new connection; each has its own reply.
+    /// Sends several requests in one round trip; each has its own reply. The first one is sent alone if the handshake or
+    /// options are due.
     pub(super) async fn request_all(
         &mut self,
         lock: &str,
         commands: &[Cmd],
         options: RequestOptions<'_>,
     ) -> Result<Vec<CommandReply>, StoreError> {
-        let Some((first, others)) = commands.split_first() else { return Ok(Vec::new()) };
-        let mut outcomes = vec![self.request(lock, first, options).await?];
+        let is_first_alone = commands.len() == 1 || self.handshake.is_some() || !self.due(options).is_empty();
+        let (first, others) = commands.split_at(commands.len().min(usize::from(is_first_alone)));
+        let mut outcomes = Vec::new();
+        for command in first {
+            outcomes.push(self.request(lock, command, options).await?);
+        }
         if let Some((last, middle)) = others.split_last() {
+            lock.clone_into(&mut self.lock);
+            // The replies reflect every change that was pushed before the requests.
+            self.last_push = self.last_push.filter(|event| *event != PushEvent::Touched);
             let (each, middle): (usize, Vec<Cmd>) = match self.asking {
                 Asking::Yes => {
                     (2, middle.iter().flat_map(|command| [redis::cmd("ASKING"), command.clone()]).collect())
@@ -255,7 +262,11 @@ pub(super) fn server_error(value: &Value) -> Option<&ServerError> {
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::AsyncWriteExt;
+    use std::time::Duration;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::UnixStream;
+    use tokio::time::timeout;
 
     use super::*;
     use crate::backend::redis::location::tests::location;
@@ -316,5 +327,84 @@ mod tests {
                 let _ = result::attempt(reply.outcome, None, &location("redis://h").expect("good"));
             }
         }
+    }
+
+    /// Has a client and a server, of the other end of its connection, talk until both are done.
+    fn talk(
+        handshake: Handshake,
+        client: impl AsyncFnOnce(Connection),
+        server: impl AsyncFnOnce(UnixStream),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
+        runtime.block_on(async {
+            let (ours, theirs) = UnixStream::pair().expect("two sockets");
+            let connection = Connection::over(BoundedStream::unix(ours), handshake);
+            let both = async { tokio::join!(client(connection), server(theirs)) };
+            timeout(Duration::from_secs(30), both).await.expect("one waits for the other in vain");
+        });
+    }
+
+    /// Receives requests until this is the last word of one. Returns all words.
+    async fn received(stream: &mut UnixStream, last: &str) -> Vec<String> {
+        let mut bytes = Vec::new();
+        while !bytes.ends_with(format!("\r\n{last}\r\n").as_bytes()) {
+            assert_ne!(stream.read_buf(&mut bytes).await.expect("more"), 0, "{last}");
+        }
+        let text = String::from_utf8(bytes).expect("a text");
+        text.split_terminator("\r\n")
+            .filter(|line| !line.starts_with(['*', '$']))
+            .map(str::to_owned)
+            .collect()
+    }
+
+    async fn send(stream: &mut UnixStream, lines: &[&str]) {
+        for line in lines {
+            stream.write_all(format!("{line}\r\n").as_bytes()).await.expect("the socket takes it");
+        }
+    }
+
+    /// The server replies only when it has received every request of a flight.
+    #[test]
+    fn requests_share_a_round_trip_once_the_handshake_is_done() {
+        let handshake =
+            Handshake { username: None, password: None, database: 0, hello: false, verify_kind: None };
+        let client = async |mut connection: Connection| {
+            let commands = ["A", "B", "C"].map(redis::cmd);
+            for _ in 0..2 {
+                let replies = connection.request_all("", &commands, RequestOptions::default()).await;
+                assert_eq!(replies.expect("replies").len(), 3);
+            }
+        };
+        let server = async |mut stream: UnixStream| {
+            for flight in [&["A"][..], &["B", "C"], &["A", "B", "C"]] {
+                assert_eq!(received(&mut stream, flight[flight.len() - 1]).await, flight);
+                send(&mut stream, &vec!["+OK"; flight.len()]).await;
+            }
+        };
+        talk(handshake, client, server);
+    }
+
+    #[test]
+    fn a_claim_that_is_sent_again_after_a_refused_hello_is_still_undone_in_time() {
+        let password = Some("s3cret".to_owned());
+        let handshake = Handshake { username: None, password, database: 0, hello: true, verify_kind: None };
+        let cancel = Cancel::default();
+        let end = cancel.clone();
+        let client = async |mut connection: Connection| {
+            let (limit, on_timeout) = (Duration::from_secs(3600), redis::cmd("RELEASE"));
+            connection.reply_limit = Some(ReplyLimit { limit, cancel, on_timeout });
+            let reply = connection.request("", &redis::cmd("CLAIM"), RequestOptions::default()).await;
+            assert!(matches!(reply, Err(StoreError::Unavailable { maybe_applied: false, .. })), "{reply:?}");
+        };
+        let server = async |mut stream: UnixStream| {
+            let first = received(&mut stream, "CLAIM").await;
+            assert_eq!(first, ["HELLO", "3", "AUTH", "default", "s3cret", "CLAIM"]);
+            let no_hello = "-ERR unknown command 'HELLO'";
+            send(&mut stream, &[no_hello, "-NOAUTH Authentication required."]).await;
+            assert_eq!(received(&mut stream, "CLAIM").await, ["AUTH", "s3cret", "CLAIM"]);
+            end.notify_waiters();
+            assert_eq!(received(&mut stream, "RELEASE").await, ["RELEASE"]);
+        };
+        talk(handshake, client, server);
     }
 }

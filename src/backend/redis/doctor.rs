@@ -88,8 +88,7 @@ impl RedisStore {
         // The login goes over a connection that the other checks use as well.
         let open = async |mut server: Server<'_>| server.open().await;
         let Some((_, stream)) = servers.log_in(diagnosis, open).await?.pop() else { return Ok(()) };
-        let connection = Connection::begin(&location, password, stream);
-        let connection = connection.of_unknown_kind(&address, &location.security);
+        let connection = Connection::begin(&location, &address, password, stream);
         let info = Info::of(&Value::Nil);
         let optional = OptionalRights::default();
         let mut examiner = Examiner { location, address, diagnosis, connection, info, optional };

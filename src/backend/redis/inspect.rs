@@ -9,7 +9,7 @@ use std::time::Duration;
 use redis::{Cmd, Value};
 use serde_json::json;
 
-use self::view::{HistoryRequest, LookReply, LookRequest, Outcomes, View};
+use self::view::{LookReply, LookRequest, View, record};
 use super::connection::{CommandReply, Connection, RequestOptions, value_of};
 use super::keys::{HISTORY_LISTS, INDEX, Keys, RECORDED};
 use super::reply::{Outcome, freeze as read_freeze, nonsense, read, text};
@@ -34,6 +34,12 @@ const HISTORIES_A_FLIGHT: usize = 32;
 const INDEXES_A_FLIGHT: usize = 64;
 /// The approximate number of index entries read per request.
 const ENTRIES_A_PAGE: usize = 400;
+/// Returns the entries of a list of outcomes: at most 20 (`max_outcomes` in script/lock.lua), without those that are longer
+/// than dlock stores (`longest` in script/look.lua).
+const OUTCOMES: &str = "local found, kept = redis.pcall('LRANGE', KEYS[1], 0, 19), {} \
+                        if found.err and not string.find(found.err, 'WRONGTYPE', 1, true) then return found end \
+                        for _, text in ipairs(found) do if #text <= 8192 then kept[#kept + 1] = text end end \
+                        return kept";
 /// The longest time that a freeze with an end lasts, in ms: 1000 years (`forever` in script/lock.lua).
 const LONGEST_FREEZE: u64 = 1000 * 365 * 24 * 3600 * 1000;
 
@@ -117,32 +123,19 @@ impl RedisStore {
         Ok(next.to_owned())
     }
 
-    /// Reads lists of outcomes, in several steps those that are long.
+    /// Reads lists of outcomes, each in the order of the list.
     async fn outcomes(&mut self, lists: &[String]) -> Result<Vec<Vec<NotedRecord>>, StoreError> {
-        let mut outcomes: Vec<Outcomes> = lists.iter().map(|list| Outcomes::of(list)).collect();
-        // As for an inspection.
-        let mut texts = vec![0];
-        loop {
-            let open: Vec<usize> = (0..outcomes.len()).filter(|list| !outcomes[*list].is_whole).collect();
-            if open.is_empty() {
-                return Ok(outcomes.into_iter().map(|outcomes| outcomes.records).collect());
+        let request =
+            |list: &String| (list.clone(), redis::cmd("EVAL").arg(OUTCOMES).arg(1).arg(list).clone());
+        let requests: Vec<(String, Cmd)> = lists.iter().map(request).collect();
+        let replies = self.request_each(&requests, RequestOptions::default()).await?;
+        let outcomes = |reply| match value_of(reply)? {
+            Value::Array(entries) => {
+                Ok(entries.iter().filter_map(|entry| record(text(Some(entry))?)).collect())
             }
-            let request = |list: &usize| {
-                let Outcomes { list: key, seen, .. } = outcomes[*list];
-                let mut command = LOOK.command(if texts.contains(list) { By::Text } else { By::Digest });
-                command.arg(1).arg(key).arg(json(&HistoryRequest { list: key, seen }));
-                (key.to_owned(), command)
-            };
-            let requests: Vec<(String, Cmd)> = open.iter().map(request).collect();
-            let replies = self.request_each(&requests, RequestOptions::default()).await?;
-            texts.clear();
-            for (list, reply) in open.into_iter().zip(replies) {
-                match reply {
-                    CommandReply::NoScript => texts.push(list),
-                    reply => outcomes[list].add(&read(&value_of(reply)?)?),
-                }
-            }
-        }
+            _ => Err(nonsense()),
+        };
+        replies.into_iter().map(outcomes).collect()
     }
 
     async fn inspect_locks(
@@ -259,11 +252,8 @@ impl LockAdmin for RedisStore {
 
     fn raise_fencing<'a>(&'a mut self, name: &'a LockName, floor: FencingToken) -> TryReply<'a, Raised> {
         Box::pin(async move {
-            let (keys, floor) = (self.keys(name), floor.to_string());
-            let raise = Operation::Raise { floor, counter_life: millis(self.counter_ttl()) };
-            self.connect().await?;
-            let request = ScriptRequest::new(raise, &keys, "");
-            match self.request(&request, RequestOptions::default()).await?.outcome {
+            let counter_life = millis(self.counter_ttl());
+            match self.change(name, Operation::Raise { floor: floor.to_string(), counter_life }).await? {
                 Outcome::Raised => Ok(Raised::Done),
                 Outcome::Held => Ok(Raised::Held),
                 Outcome::Above { fencing } => {
@@ -337,8 +327,8 @@ impl LockAdmin for RedisStore {
     ) -> TryReply<'a, Revoked> {
         Box::pin(async move {
             let Some(fencing) = holder.fencing else { return Ok(Revoked::Gone) };
-            let text = serde_json::to_string(revocation).map_err(|_| nonsense())?;
-            let revoke = Operation::Revoke { fencing: fencing.to_string(), revocation: Some(text) };
+            let revocation = Some(json(revocation));
+            let revoke = Operation::Revoke { fencing: fencing.to_string(), revocation };
             let (notified, ended) = self.end_hold(name, revoke).await?;
             Ok(match (notified, ended) {
                 (0, 0) => Revoked::Gone,
@@ -366,7 +356,10 @@ impl LockAdmin for RedisStore {
 }
 
 impl RedisStore {
-    /// Has a script freeze or thaw a lock, on a server that is still the one to use afterwards.
+    /// Has a script change a lock for an operator.
+    ///
+    /// # Errors
+    /// The request failed, or the server is not the one to use any more, so that the change may be lost.
     async fn change(&mut self, name: &LockName, operation: Operation<'_>) -> Result<Outcome, StoreError> {
         let keys = self.keys(name);
         let request = ScriptRequest::new(operation, &keys, "");
@@ -385,10 +378,7 @@ impl RedisStore {
         name: &LockName,
         operation: Operation<'_>,
     ) -> Result<(usize, usize), StoreError> {
-        let keys = self.keys(name);
-        let request = ScriptRequest::new(operation, &keys, "");
-        self.connect().await?;
-        match self.request(&request, RequestOptions::default()).await?.outcome {
+        match self.change(name, operation).await? {
             Outcome::Ended { notified, removed } => Ok((notified, removed)),
             Outcome::Gone => Ok((0, 0)),
             other => Err(unexpected(&other)),

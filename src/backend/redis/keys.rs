@@ -18,24 +18,6 @@ pub const INDEX: &str = "dlock#locks";
 /// The key under which all locks with outcomes are listed.
 pub const RECORDED: &str = "dlock#recorded";
 
-/// The keys in which the locks are listed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Index {
-    /// One key for the database.
-    OfDatabase,
-    /// One key for each slot of a Redis Cluster, so that it is on the same node as the lock.
-    OfSlot,
-}
-
-impl Index {
-    pub fn of(self, lock: &str) -> String {
-        match self {
-            Index::OfDatabase => INDEX.to_owned(),
-            Index::OfSlot => index_of_slot(number_in_slot(slot_of_key(lock))),
-        }
-    }
-}
-
 /// The keys of one lock. The table in script.rs says what is stored in each.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Keys {
@@ -51,13 +33,14 @@ pub struct Keys {
 }
 
 /// The kinds of side keys that hold the state of a lock, except the keys of its members and the fencing counter.
-pub const SIDES: [&str; 10] = [
+pub const SIDES: [&str; 11] = [
     "holder",
     "queue",
     "waiters",
     "member-ends",
     "free-slots",
     "waiter-slots",
+    "success",
     "frozen",
     SUCCEEDED,
     HISTORY,
@@ -70,14 +53,25 @@ pub const HISTORY: &str = "history";
 pub const MISSED: &str = "missed";
 
 impl Keys {
-    pub fn new(prefix: &str, index: Index, recipe: Recipe, name: &LockName) -> Keys {
+    /// Returns the keys of the lock with this name. A Redis Cluster has an index for each slot, so that it is on the same
+    /// node as the lock.
+    pub(super) fn new(prefix: &str, is_cluster: bool, recipe: Recipe, name: &LockName) -> Keys {
         let lock = format!("{prefix}{name}");
-        Keys { tail: tail(&lock), index: index.of(&lock), others: recipe.others(&lock), lock }
+        let index = match is_cluster {
+            true => index_of_slot(number_in_slot(slot_of_key(&lock))),
+            false => INDEX.to_owned(),
+        };
+        Keys { tail: tail(&lock), index, others: recipe.others(&lock), lock }
     }
 
     /// Returns the side key of this kind.
     pub fn side(&self, kind: &str) -> String {
         format!("{RESERVED}{kind}:{}", self.tail)
+    }
+
+    /// Returns the key in which the locks with outcomes are listed: beside the index, of the database or of the slot.
+    pub fn recorded(&self) -> String {
+        self.index.replacen(INDEX, RECORDED, 1)
     }
 
     pub fn fencing(&self) -> String {
@@ -150,8 +144,9 @@ mod tests {
         for (slot, index) in (0..SLOTS).zip(&indexes) {
             assert_eq!(slot_of_key(index), slot);
         }
-        for lock in ["dlock:a", "dlock:a}b", "{}x"] {
-            assert_eq!(Index::OfSlot.of(lock), indexes[usize::from(slot_of_key(lock))]);
+        for name in ["dlock:a", "dlock:a}b", "{}x"] {
+            let keys = Keys::new("", true, Recipe::Plain, &LockName::new(name).expect("good name"));
+            assert_eq!(keys.index, indexes[usize::from(slot_of_key(name))]);
         }
     }
 
@@ -162,9 +157,9 @@ mod tests {
         let mut seen = std::collections::HashSet::new();
         for prefix in ["dlock:", "", "{p}:"] {
             for name in names {
-                let keys =
-                    Keys::new(prefix, Index::OfSlot, Recipe::Plain, &LockName::new(name).expect("good name"));
+                let keys = Keys::new(prefix, true, Recipe::Plain, &LockName::new(name).expect("good name"));
                 assert_eq!(slot_of_key(&keys.lock), slot_of_key(&keys.index));
+                assert_eq!(slot_of_key(&keys.lock), slot_of_key(&keys.recorded()));
                 let sides = SIDES.map(|kind| keys.side(kind));
                 for key in sides.into_iter().chain([keys.fencing(), keys.member("0123")]) {
                     assert_eq!(slot_of_key(&keys.lock), slot_of_key(&key), "{prefix}{name}");
@@ -181,7 +176,7 @@ mod tests {
         let mut owner = HashMap::new();
         for _ in 0..2_000 {
             let Ok(name) = LockName::new(&random.text(&alphabet, 7)) else { continue };
-            let keys = Keys::new("", Index::OfDatabase, Recipe::Plain, &name);
+            let keys = Keys::new("", false, Recipe::Plain, &name);
             for key in [keys.side("holder"), keys.fencing(), keys.member(""), keys.lock] {
                 assert_eq!(owner.entry(key).or_insert_with(|| name.clone()), &name);
             }

@@ -7,7 +7,7 @@ mod url;
 
 pub(super) use self::topology::Topology;
 pub(super) use self::url::PASSWORD_VARIABLE;
-use super::keys::{Index, Keys};
+use super::keys::Keys;
 use super::recipe::Recipe;
 use crate::backend::net::{Address, Credentials, Security};
 use crate::lock::LockName;
@@ -46,8 +46,7 @@ impl Location {
     }
 
     pub(super) fn keys(&self, name: &LockName) -> Keys {
-        let index = if self.is_cluster() { Index::OfSlot } else { Index::OfDatabase };
-        Keys::new(&self.prefix, index, self.recipe, name)
+        Keys::new(&self.prefix, self.is_cluster(), self.recipe, name)
     }
 
     /// Whether a waiter may be connected to another server than the one on which the lock is released, and be notified

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use self::node::{Fenced, NodeClient, NodeReply, Purpose, limit};
+use self::node::{NodeClient, NodeReply, Purpose, limit};
 use self::nodes::{RedlockNodes, STRAGGLERS};
 use self::queue::QueueTicket;
 use self::quorum::Replies;
@@ -118,8 +118,9 @@ impl RedlockStore {
         });
         let (fencing, limit) = (hold.fencing, limit(latest.claim.ttl));
         let claim = Rc::clone(&latest.claim);
+        let is_established = true;
         self.nodes.request(wrong_token, Purpose::Other, limit, async move |node: &mut NodeClient| {
-            node.fence(&claim, fencing, Fenced::Elsewhere).await
+            node.fence(&claim, fencing, is_established).await
         });
         let claim = Rc::clone(&latest.claim);
         self.nodes.request(lost, Purpose::Claim, limit, async move |node: &mut NodeClient| {

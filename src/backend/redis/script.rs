@@ -75,7 +75,7 @@ macro_rules! script {
 static CLAIM: Script = script!(source::CLAIM, "a936cb36d7a4655931d3a20b2b90741f561d1be1");
 static HOLD: Script = script!(source::HOLD, "7f47481a7930c70b5d57d5c29a73cab8bef85382");
 static ADMINISTER: Script = script!(source::ADMINISTER, "bdbb73698c31a2e7d408737fd3d085ef6a287050");
-pub(super) static LOOK: Script = script!(source::LOOK, "1591e009f07a97507e7f66f6705dae0fc5650da9");
+pub(super) static LOOK: Script = script!(source::LOOK, "c1e506b329dd8a662549bb09727c9ecc393df72f");
 
 /// The first `N` bytes of a source without comments and indentation, and its whole length without them.
 const fn compact<const N: usize>(source: &str) -> ([u8; N], usize) {
@@ -312,8 +312,8 @@ pub(super) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-pub(super) fn json(request: &impl Serialize) -> String {
-    serde_json::to_string(request).expect("texts, numbers and lists of them are JSON")
+pub(super) fn json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("texts, numbers and lists of them are JSON")
 }
 
 #[cfg(test)]

@@ -17,7 +17,8 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use tokio::time::timeout;
 
-use self::choice::Choice;
+use self::choice::Opinion;
+use self::query::Agreed;
 use super::location::Location;
 use crate::backend::StoreError;
 use crate::backend::net::Address;
@@ -40,7 +41,7 @@ pub(super) struct Sentinels {
 /// The server that the sentinels have named.
 struct Master {
     address: Address,
-    /// See [`Choice::epoch`].
+    /// See [`Opinion::epoch`]: as far as the sentinels that name it know.
     epoch: u64,
     queried: Moment,
     /// The sentinels now name another one.
@@ -49,7 +50,7 @@ struct Master {
 
 struct Query {
     started: Moment,
-    reply: Pin<Box<dyn Future<Output = Result<Choice, StoreError>>>>,
+    reply: Pin<Box<dyn Future<Output = Agreed>>>,
 }
 
 impl Sentinels {
@@ -65,7 +66,7 @@ impl Sentinels {
     pub(super) async fn find(&mut self, location: &Location) -> Result<Address, StoreError> {
         let query = self.start_query(location);
         self.query = None;
-        let Choice { master, epoch, .. } = query.reply.await?;
+        let (Opinion { master, epoch }, _) = query.reply.await?;
         self.master =
             Some(Master { address: master.clone(), epoch, queried: query.started, is_former: false });
         Ok(master)
@@ -104,14 +105,14 @@ impl Sentinels {
         self.record_reply(reply, started);
     }
 
-    fn record_reply(&mut self, reply: Result<Choice, StoreError>, started: Moment) {
+    fn record_reply(&mut self, reply: Agreed, started: Moment) {
         self.query = None;
-        if let (Ok(choice), Some(master)) = (reply, &mut self.master) {
-            match choice.master == master.address {
-                true => (master.queried, master.epoch) = (started, master.epoch.max(choice.epoch)),
+        if let (Ok((opinion, is_agreed)), Some(master)) = (reply, &mut self.master) {
+            match opinion.master == master.address {
+                true => (master.queried, master.epoch) = (started, master.epoch.max(opinion.epoch)),
                 // A later fail-over was decided on by a majority, whoever tells of it: others may follow it already. An earlier one
                 // is enough for doubt, but not for leaving a master that responds.
-                false => master.is_former |= choice.is_agreed || choice.epoch > master.epoch,
+                false => master.is_former |= is_agreed || opinion.epoch > master.epoch,
             }
         }
     }

@@ -35,7 +35,7 @@ impl RedisStore {
     /// Whether the current node, which does not have the lock itself any more, still has another of its keys.
     pub(super) async fn has_remaining_keys(&mut self, keys: &Keys, token: &str) -> Result<bool, StoreError> {
         let all = SIDES.map(|kind| keys.side(kind)).into_iter();
-        let all = all.chain([keys.fencing(), keys.index.clone(), keys.member(token)]);
+        let all = all.chain([keys.fencing(), keys.index.clone(), keys.recorded(), keys.member(token)]);
         let commands: Vec<Cmd> = all.map(|key| redis::cmd("EXISTS").arg(key).clone()).collect();
         let mut connection = self.take_connection()?;
         let replies = connection.request_all(&keys.lock, &commands, RequestOptions::default()).await?;

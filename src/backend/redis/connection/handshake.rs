@@ -71,6 +71,7 @@ impl Connection {
         let own_count = first.len();
         let subscribes = options.iter().any(|option| has_name(option, b"SUBSCRIBE"));
         first.extend_from_slice(options);
+        let reply_limit = self.reply_limit.clone();
         let (mut replies, reply) = self.exchange(&first, command, trailing).await?;
         let hello_refused = handshake.hello.then(|| server_error(&replies[0])).flatten();
         if let Some(error) = hello_refused {
@@ -100,6 +101,8 @@ impl Connection {
             // The password was sent with HELLO. If the request was executed nevertheless, sending it again changes
             // nothing.
             let plain = Handshake { hello: false, ..handshake };
+            // A claim whose reply does not arrive in time has to be released here too.
+            self.reply_limit = reply_limit;
             return Box::pin(self.handshake_and_request(plain, &[], command, trailing)).await;
         }
         if let Some(server) = handshake.verify_kind.as_ref().filter(|_| handshake.hello) {
@@ -138,7 +141,7 @@ impl Connection {
                     }
                 }
                 None => {}
-                Some(error) if has_name(command, b"SELECT") && !error.code().starts_with("NO") => {
+                Some(error) if has_name(command, b"SELECT") && error.code() == "ERR" => {
                     let text = format!("database {}: {}", handshake.database, describe(error));
                     return self.fail(StoreError::Config(text));
                 }

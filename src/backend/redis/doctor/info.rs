@@ -27,6 +27,8 @@ const NEARLY_FULL: u64 = 90;
 /// The longest time in seconds without a request on a connection: a waiter sends one every 30 s, and the default lease
 /// is renewed more often.
 const QUIET: u64 = 30;
+/// The number of replicas of which the lag is read, whatever number the server states.
+const MOST_REPLICAS: u64 = 10_000;
 
 impl Info {
     /// Reads a reply to `INFO`, or to another command with such a reply.
@@ -128,7 +130,7 @@ impl Info {
         if count == 0 {
             return Finding::ok("role", "a master without replicas");
         }
-        let lag = (0..count).filter_map(|replica| {
+        let lag = (0..count.min(MOST_REPLICAS)).filter_map(|replica| {
             let fields = self.field(&format!("slave{replica}"))?;
             fields.split(',').find_map(|field| field.strip_prefix("lag=")?.parse::<u64>().ok())
         });
@@ -365,6 +367,7 @@ mod tests {
             ("version", &[("redis_version", "7.2.4"), ("valkey_version", "8.0.1")], &[], Some(Ok)),
             ("version", &[], &[], Some(Warning)),
             ("role", &[("role", "master"), ("connected_slaves", "2")], &[], Some(Warning)),
+            ("role", &[("role", "master"), ("connected_slaves", "18446744073709551615")], &[], Some(Warning)),
             ("eviction", &[("maxmemory_policy", "allkeys-lfu")], &[], Some(Problem)),
             ("eviction", &[], &[], Some(Warning)),
             ("memory", &[("maxmemory", "0"), ("used_memory", "95")], &[], None),

@@ -126,7 +126,7 @@ impl SentinelReport {
             return None;
         };
         let agreed = agreed(&self.opinions, listed);
-        let master = agreed.as_ref().unwrap_or(&latest).master.clone();
+        let master = agreed.unwrap_or(latest).master.clone();
         let naming = self.opinions.iter().filter(|opinion| opinion.master == master).count();
         let found = format!("{naming} of {listed} sentinels name {master}");
         diagnosis.found(match (agreed, naming == self.opinions.len()) {

@@ -1,4 +1,4 @@
-//! The requests and replies of script/look.lua: the holders and waiters of a lock, and its history.
+//! The requests and replies of script/look.lua: the holders and waiters of a lock; and the entries of its history.
 
 use std::time::Duration;
 
@@ -86,43 +86,6 @@ struct WaiterReply {
     slots: String,
     number: String,
     identity: String,
-}
-
-/// Asks for the outcomes in a list, without the latest ones, which have been read already.
-#[derive(Serialize)]
-pub(super) struct HistoryRequest<'a> {
-    pub(super) list: &'a str,
-    pub(super) seen: u64,
-}
-
-/// Some of the outcomes in a list.
-#[derive(Deserialize)]
-pub(super) struct HistoryReply {
-    /// How many have been read, including those of earlier replies, and how many there can be.
-    pub(super) seen: u64,
-    pub(super) of: u64,
-    #[serde(default)]
-    pub(super) outcomes: Vec<String>,
-}
-
-/// A list of outcomes as far as it has been read.
-pub(super) struct Outcomes<'a> {
-    pub(super) list: &'a str,
-    pub(super) seen: u64,
-    pub(super) is_whole: bool,
-    pub(super) records: Vec<NotedRecord>,
-}
-
-impl Outcomes<'_> {
-    pub(super) fn of(list: &str) -> Outcomes<'_> {
-        Outcomes { list, seen: 0, is_whole: false, records: Vec::new() }
-    }
-
-    pub(super) fn add(&mut self, reply: &HistoryReply) {
-        self.records.extend(reply.outcomes.iter().filter_map(|outcome| record(outcome)));
-        self.is_whole = reply.seen >= reply.of || reply.seen <= self.seen;
-        self.seen = reply.seen;
-    }
 }
 
 /// The state of a lock as far as it has been read.
@@ -228,7 +191,7 @@ impl WaiterReply {
 }
 
 /// Reads one entry of the history: `TIME JSON`.
-fn record(entry: &str) -> Option<NotedRecord> {
+pub(super) fn record(entry: &str) -> Option<NotedRecord> {
     let (at, record) = entry.split_once(' ')?;
     let mut record = serde_json::Deserializer::from_str(record);
     Some((at.parse().ok()?, Deserialize::deserialize(&mut record).ok()?))

@@ -93,25 +93,17 @@ impl Location {
 }
 
 fn security(url: &Url, options: &Options) -> Result<Security, UrlError> {
-    let plain = plain(&url.scheme);
-    let secure = secure(&plain);
+    let (family, kind) = url.scheme.split_at(url.scheme.find(['-', '+']).unwrap_or(url.scheme.len()));
+    let family = match family.strip_suffix('s') {
+        // This s is part of `redis`, not the one of TLS.
+        None | Some("redi") => family,
+        Some(family) => family,
+    };
+    let (plain, secure) = (format!("{family}{kind}"), format!("{family}s{kind}"));
     match url.scheme.ends_with("+unix") {
         true => Security::new(url, options, None, secure, ", which a Unix socket does not use"),
         false => Security::of_scheme(url, options, [&plain, &secure]),
     }
-}
-
-/// The families of schemes, without and with TLS.
-const FAMILIES: [(&str, &str); 3] = [("redis", "rediss"), ("valkey", "valkeys"), ("redlock", "redlocks")];
-
-/// Returns a scheme without TLS as the one with it.
-fn secure(scheme: &str) -> String {
-    FAMILIES.iter().fold(scheme.to_owned(), |scheme, (plain, secure)| scheme.replacen(plain, secure, 1))
-}
-
-/// Returns a scheme with TLS as the one without it.
-fn plain(scheme: &str) -> String {
-    FAMILIES.iter().fold(scheme.to_owned(), |scheme, (plain, secure)| scheme.replacen(secure, plain, 1))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::contention::{Contention, contention};
 use super::fencing::{Step, step};
 use super::merge::{self, most_frequent};
-use super::node::{Fenced, NodeClient, NodeReply, Purpose, limit};
+use super::node::{NodeClient, NodeReply, Purpose, limit};
 use super::nodes::RedlockNodes;
 use super::quorum::Replies;
 use super::verdict::{NodeVote, Verdict, verdict};
@@ -231,8 +231,8 @@ impl RedlockStore {
             let (agreeing, others): (Vec<_>, Vec<_>) =
                 given.into_iter().partition(|(_, number)| *number == largest);
             let claim = Rc::clone(&round.claim);
-            let limit = limit(claim.ttl);
-            let fence = async move |node: &mut NodeClient| node.fence(&claim, largest, Fenced::Here).await;
+            let (limit, is_established) = (limit(claim.ttl), false);
+            let fence = async move |node: &mut NodeClient| node.fence(&claim, largest, is_established).await;
             let others = others.into_iter().map(|(node, _)| node);
             let replies = self.nodes.request(others, Purpose::Other, limit, fence);
             self.nodes.complete(&replies).await;

@@ -50,15 +50,6 @@ pub(super) enum Purpose {
     Other,
 }
 
-/// Where a fencing token is given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fenced {
-    /// At this node, which gives this token or a larger one.
-    Here,
-    /// At a majority of the nodes already.
-    Elsewhere,
-}
-
 impl NodeClient {
     /// Creates the client without connecting.
     pub(super) fn new(node: usize, location: Location, cancel: Cancel) -> NodeClient {
@@ -129,19 +120,19 @@ impl NodeClient {
         NodeReply::of(reply, claim, &self.store.location)
     }
 
-    /// Has the node give the hold this fencing token, or only record that a majority has given it. Returns the token
-    /// that the hold has afterwards, or `None` if the node does not have the hold.
+    /// Has the node give the hold this fencing token or a larger one; or, if the token `is_established`, only record that a
+    /// majority has given it. Returns the token that the hold has afterwards, or `None` if the node does not have the hold.
     pub(super) async fn fence(
         &mut self,
         claim: &Claim,
         fencing: u64,
-        fenced: Fenced,
+        is_established: bool,
     ) -> Result<Option<u64>, StoreError> {
         let keys = self.store.keys(&claim.name);
         let fence = Operation::Fence {
             fencing: fencing.to_string(),
             counter_life: millis(COUNTER_TTL),
-            is_established: fenced == Fenced::Elsewhere,
+            is_established,
             node: random::id(),
         };
         let request = ScriptRequest::new(fence, &keys, claim.token.reveal());

@@ -2,7 +2,7 @@
 --
 -- ARGV[1]: the request, a JSON object with the fields of inspect/view.rs, where those of the reply are too. ARGV[2] is
 -- present if the slot of the lock may still be migrating to this node of a Redis Cluster. The reply ends before it is too
--- long; the next request continues where it ended. If the request names a list, the history in it is read instead.
+-- long; the next request continues where it ended.
 local request = cjson.decode(ARGV[1])
 local index, own = request.index, request.own_type
 local time = redis.call('TIME')
@@ -15,23 +15,6 @@ local function spend(text)
 end
 -- Longer values were not stored by dlock. For values larger than `largest` no digest is computed.
 local longest, largest = 8192, 1048576
-
-if request.list then
-  local seen, of, outcomes = request.seen, 20, {}
-  while seen < of and budget > 0 do
-    local found = redis.pcall('LRANGE', request.list, seen, seen)
-    if found.err and not string.find(found.err, 'WRONGTYPE', 1, true) then
-      return found
-    end
-    local outcome = found[1]
-    seen = outcome and seen + 1 or of
-    if outcome and string.len(outcome) <= longest then
-      spend(outcome)
-      outcomes[#outcomes + 1] = outcome
-    end
-  end
-  return cjson.encode({seen = seen, of = of, outcomes = outcomes[1] and outcomes or nil})
-end
 
 local function text_of(key)
   local text = redis.pcall('GET', key)

@@ -11,28 +11,16 @@ pub struct Opinion {
     pub epoch: u64,
 }
 
-/// The chosen master.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Choice {
-    pub master: Address,
-    /// That of the fail-over that made it the master, as far as the sentinels that name it know.
-    pub epoch: u64,
-    /// More than half of the listed sentinels name it, not only the one with the latest fail-over.
-    pub is_agreed: bool,
-}
-
-/// The master that more than half of the `listed` sentinels name, if there is one.
-pub fn agreed(opinions: &[Opinion], listed: usize) -> Option<Choice> {
+/// The master that more than half of the `listed` sentinels name, if there is one, with the latest epoch that they know.
+pub fn agreed(opinions: &[Opinion], listed: usize) -> Option<&Opinion> {
     let votes = |master: &Address| opinions.iter().filter(|opinion| opinion.master == *master).count();
     let named = opinions.iter().filter(|opinion| votes(&opinion.master) * 2 > listed);
-    let opinion = named.max_by_key(|opinion| opinion.epoch)?;
-    Some(Choice { master: opinion.master.clone(), epoch: opinion.epoch, is_agreed: true })
+    named.max_by_key(|opinion| opinion.epoch)
 }
 
 /// The master of the latest fail-over that any sentinel knows; of several sentinels with the same one the first.
-pub fn latest(opinions: &[Opinion]) -> Option<Choice> {
-    let opinion = opinions.iter().rev().max_by_key(|opinion| opinion.epoch)?;
-    Some(Choice { master: opinion.master.clone(), epoch: opinion.epoch, is_agreed: false })
+pub fn latest(opinions: &[Opinion]) -> Option<&Opinion> {
+    opinions.iter().rev().max_by_key(|opinion| opinion.epoch)
 }
 
 #[cfg(test)]
@@ -48,8 +36,8 @@ mod tests {
             .collect()
     }
 
-    fn name(choice: Option<Choice>) -> Option<String> {
-        choice.map(|choice| choice.master.to_string())
+    fn name(opinion: Option<&Opinion>) -> Option<String> {
+        opinion.map(|opinion| opinion.master.to_string())
     }
 
     #[test]

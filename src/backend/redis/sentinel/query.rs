@@ -7,7 +7,7 @@ use redis::{Cmd, FromRedisValue, Value, from_redis_value_ref};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
-use super::choice::{Choice, Opinion, agreed, latest};
+use super::choice::{Opinion, agreed, latest};
 use crate::backend::net::Address;
 use crate::backend::redis::connection::{Connection, server_error};
 use crate::backend::redis::errors::{describe, is_unknown_command, refusal};
@@ -27,16 +27,15 @@ pub enum SentinelReply {
     KnowsOthers(Vec<String>),
 }
 
+/// What is known of the master, and whether more than half of the listed sentinels name it.
+pub(super) type Agreed = Result<(Opinion, bool), StoreError>;
+
 /// Queries all sentinels. Returns the master that more than half of them name as soon as they do; otherwise, when all
-/// have replied or the rest takes too long, the master of the latest fail-over.
+/// have replied or the rest takes too long, the master of the latest fail-over. Also returns whether more than half name it.
 ///
 /// # Errors
 /// None of them can be queried, or none monitors the service.
-pub(super) async fn query_all(
-    location: Location,
-    sentinels: Vec<Host>,
-    service: String,
-) -> Result<Choice, StoreError> {
+pub(super) async fn query_all(location: Location, sentinels: Vec<Host>, service: String) -> Agreed {
     let listed = sentinels.len();
     let mut queries = JoinSet::new();
     for sentinel in sentinels {
@@ -65,11 +64,14 @@ pub(super) async fn query_all(
                 deadline.get_or_insert_with(|| Instant::now() + STRAGGLER_LIMIT);
             }
         }
-        if let Some(choice) = agreed(&opinions, listed) {
-            return Ok(choice);
+        if let Some(opinion) = agreed(&opinions, listed) {
+            return Ok((opinion.clone(), true));
         }
     }
-    latest(&opinions).ok_or_else(|| none_knows(&service, others, failures))
+    match latest(&opinions) {
+        Some(opinion) => Ok((opinion.clone(), false)),
+        None => Err(none_knows(&service, others, failures)),
+    }
 }
 
 /// Returns the error for sentinels of which none monitors the service: those that replied monitor `others`.
@@ -78,13 +80,7 @@ pub fn none_knows(
     others: Option<BTreeSet<String>>,
     failures: Vec<(Host, StoreError)>,
 ) -> StoreError {
-    match others {
-        Some(others) => unknown_service(service, others),
-        None => none_reachable(failures),
-    }
-}
-
-fn unknown_service(service: &str, others: BTreeSet<String>) -> StoreError {
+    let Some(others) = others else { return none_reachable(failures) };
     let others: Vec<String> = others.into_iter().collect();
     let known = if others.is_empty() { "none".to_owned() } else { others.join(", ") };
     StoreError::Config(format!("the sentinels do not know the service '{service}' (known: {known})"))

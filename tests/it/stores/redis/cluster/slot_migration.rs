@@ -201,6 +201,31 @@ fn a_lock_with_keys_still_on_the_other_node_is_waited_for() {
     cluster.finish(moving);
 }
 
+/// Without the record of its success the job would seem to be due; and a list of locks with outcomes that is made anew is in
+/// the way of the one that has still to arrive.
+#[test]
+fn a_job_is_not_done_again_while_the_last_of_its_keys_migrates() {
+    let (cluster, place) = (Cluster::lent(), Place::new());
+    let job = || {
+        let run = run(&place, &cluster.url(), TTL).args(["--once-per", "1h", "--connect-timeout", "1s"]);
+        run.sh("echo ran").output()
+    };
+    assert_ran(&job());
+    for last in ["dlock#success:", "dlock#recorded:"] {
+        let moving = cluster.begin(KEY, another(&cluster, KEY));
+        let mut keys = cluster.left(moving);
+        keys.retain(|key| !key.starts_with(last));
+        cluster.migrate(moving, &keys.iter().map(String::as_str).collect::<Vec<_>>());
+        assert_eq!(cluster.left(moving).len(), 1, "{last}");
+        let early = job();
+        assert_eq!((early.exit, early.stdout.as_str()), (Exit::Code(69), ""), "{last}: {}", early.stderr);
+        assert!(early.stderr.contains("are being migrated to 127.0.0.1:"), "{last}: {}", early.stderr);
+        cluster.finish(moving);
+        let done = job();
+        assert_eq!((done.exit, done.stdout.as_str()), (Exit::Code(0), ""), "{last}: {}", done.stderr);
+    }
+}
+
 /// A migration does not extend a lease: a dead holder delays other clients no longer.
 #[test]
 fn a_dead_holder_expires_with_its_lease_while_its_slot_migrates() {

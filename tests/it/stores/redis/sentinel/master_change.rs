@@ -2,10 +2,13 @@
 //! become a replica.
 
 use super::stage::{FakeReply, FakeService};
+use crate::stores::conformance::rig::{locate, on_one_thread};
 use crate::support::SOON;
 use crate::support::resp::Value;
 use crate::support::running::{Exit, Running};
 use crate::support::wait::{throughout, until};
+use dlock::backend::admin::LockAdmin;
+use dlock::lock::{FencingToken, Holder, LockName, Revocation};
 use std::time::Duration;
 
 /// A lease that is not renewed while a test runs.
@@ -277,4 +280,34 @@ fn a_watched_status_follows_the_master() {
     status.await_stdout("\"free\"");
     stage.all_name(1, 1);
     status.await_stdout("\"held\"");
+}
+
+/// Opens the store, and connects it to a master that is replaced then. The last replies of the sentinels are too old to be used.
+async fn operator_at_a_former_master(stage: &FakeService, name: &LockName) -> Box<dyn LockAdmin> {
+    let mut operator = locate(&stage.url()).unwrap().open();
+    operator.inspect(std::slice::from_ref(name), None).await.unwrap();
+    stage.all_name(1, 1);
+    throughout(Duration::from_millis(1100), "a pause", || true);
+    operator
+}
+
+/// It replies, but the new master knows nothing of the change.
+#[test]
+fn a_change_by_an_operator_at_a_former_master_is_an_error() {
+    let name = LockName::new("x").unwrap();
+    let [raised, revoked] = on_one_thread(async {
+        let stage = FakeService::new();
+        let mut operator = operator_at_a_former_master(&stage, &name).await;
+        let raised = operator.raise_fencing(&name, FencingToken::new(7).unwrap()).await;
+        let stage = FakeService::new();
+        let mut operator = operator_at_a_former_master(&stage, &name).await;
+        let holder = Holder { fencing: FencingToken::new(7), ..Holder::default() };
+        let revocation = Revocation { by: "root@here".into(), reason: None };
+        let revoked = operator.revoke(&name, &holder, &revocation).await;
+        [raised.map(drop), revoked.map(drop)]
+    });
+    for result in [raised, revoked] {
+        let error = result.expect_err("the master was replaced").to_string();
+        assert!(error.contains("the sentinels have named another master since"), "{error}");
+    }
 }

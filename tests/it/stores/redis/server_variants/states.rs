@@ -174,6 +174,28 @@ each! { is_a_wrong_url:
     crossslot = "CROSSSLOT Keys in request don't hash to the same slot";
 }
 
+/// F27: a real one, which refuses to select the database as well.
+#[test]
+fn a_busy_server_is_unavailable_in_every_database() {
+    let (redis, place) = (Redis::start_with_args(&["--lua-time-limit", "1"]), Place::new());
+    let port = redis.port();
+    std::thread::spawn(move || {
+        Connection::to(port).and_then(|mut client| client.try_command(&["EVAL", "while true do end", "0"]))
+    });
+    until(
+        SOON,
+        "a busy server",
+        || matches!(redis.command(&["PING"]), Value::Error(text) if text.starts_with("BUSY ")),
+    );
+    for database in ["0", "2", "2?protocol=resp2"] {
+        let url = format!("redis://127.0.0.1:{port}/{database}");
+        let output = place.run().backend(url).args(["--connect-timeout", "1s"]).sh("echo ran").output();
+        assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(69), ""), "{}", output.stderr);
+        assert!(output.stderr.contains("BUSY "), "{}", output.stderr);
+    }
+    redis.command(&["SCRIPT", "KILL"]);
+}
+
 /// F30: a server that loses the script each time, renewals and release included.
 #[test]
 fn noscript_costs_one_more_request_each_time() {
