@@ -47,7 +47,7 @@ impl backend::Location for Location {
             Recipe::ShedLock(_) if name.as_str().chars().count() > backend::shedlock::LONGEST_NAME => {
                 Err(UrlError::new(backend::shedlock::TOO_LONG))
             }
-            recipe => recipe.rule().map_or(Ok(()), |rule| rule.key(name).map(drop)),
+            recipe => recipe.session().map_or(Ok(()), |rule| rule.key(name).map(drop)),
         }
     }
 
@@ -61,7 +61,7 @@ impl backend::Location for Location {
     }
 
     fn keeps_leases(&self) -> bool {
-        self.recipe.rule().is_none()
+        self.recipe.session().is_none()
     }
 
     fn insecure(&self) -> Option<&'static str> {

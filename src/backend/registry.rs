@@ -200,6 +200,7 @@ mod tests {
         for url in [
             "file:///srv/PART?suffix=PART",
             "redis://PART%3A%2F@h?prefix=PART",
+            "postgres://h/PART?username=PART",
             "redis+unix:///run/PART?prefix=PART",
             "redis-sentinel://h/PART?prefix=PART",
             "etcd://PART@h?prefix=PART",

@@ -5,8 +5,7 @@ use std::error::Error;
 
 use tonic::{Code, Status};
 
-use crate::backend::net;
-use crate::backend::{Outlook, StoreError};
+use crate::backend::{StoreError, net};
 use crate::secret;
 
 /// Whether no reply came: the connection has failed, rather than the request.
@@ -32,9 +31,7 @@ pub(super) fn meaning(status: &Status) -> StoreError {
     }
     let text = described(status);
     match status.code() {
-        Code::Unavailable => {
-            StoreError::Unavailable { reason: text, maybe_applied: true, outlook: Outlook::Transient }
-        }
+        Code::Unavailable => StoreError::transient(text, true),
         _ if is_out_of_space(status) => StoreError::unreachable(out_of_space(status)),
         Code::Unimplemented => {
             StoreError::Config(format!("the server does not provide the etcd v3 API ({text})"))

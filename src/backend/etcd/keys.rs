@@ -22,7 +22,7 @@ pub(super) struct Keys {
 
 impl Keys {
     pub fn new(prefix: &str, name: &LockName) -> Keys {
-        Keys { base: format!("{prefix}{}", encoded(name)) }
+        Keys { base: format!("{prefix}{}", utf8_percent_encode(name.as_str(), ENCODED)) }
     }
 
     /// Returns the beginning of the keys of all contenders, as `etcdctl lock` takes it, without the slash.
@@ -56,10 +56,6 @@ impl Keys {
     pub fn last(&self) -> Vec<u8> {
         format!("{LAST}{}", self.base).into_bytes()
     }
-}
-
-fn encoded(name: &LockName) -> String {
-    utf8_percent_encode(name.as_str(), ENCODED).collect()
 }
 
 /// Returns the range of the keys of all locks with this prefix.

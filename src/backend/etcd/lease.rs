@@ -7,9 +7,7 @@ use tonic::Status;
 
 use super::connection::Channel;
 use super::errors;
-use super::messages::{
-    Header, LeaseGrantRequest, LeaseKeepAliveRequest, LeaseRevokeRequest, LeaseTimeToLiveRequest,
-};
+use super::messages::{Header, LeaseGrantRequest, LeaseKeepAliveRequest, LeaseTimeToLiveRequest};
 use crate::clock::Moment;
 use crate::random;
 
@@ -36,18 +34,17 @@ pub(super) enum Owner {
 impl Lease {
     /// Requests a new lease with a [new id](new_id). It has at least this length, in whole seconds, and a majority has
     /// agreed to it. A request that is repeated because its reply was lost leads to the same lease, of which nothing
-    /// but that it exists is known before it is [extended](Lease::extend).
-    pub async fn grant(channel: &Channel, id: i64, ttl: Duration) -> Result<Granted, Status> {
+    /// but that it exists is known before it is [extended](Lease::extend). Returns it with the term of the reply; `None`
+    /// if an earlier request has led to it.
+    pub async fn grant(channel: &Channel, id: i64, ttl: Duration) -> Result<(Lease, Option<u64>), Status> {
         let sent = Moment::now();
         match channel.call(LeaseGrantRequest { ttl: seconds(ttl), id }).await {
             Ok(reply) => {
                 let ttl = duration(reply.ttl);
-                let lease = Lease { id, ttl, ends: sent + ttl, owner: Owner::Us };
-                Ok(Granted { lease, term: Some(term(reply.header)) })
+                Ok((Lease { id, ttl, ends: sent + ttl, owner: Owner::Us }, Some(term(reply.header))))
             }
             Err(status) if errors::is_lease_granted(&status) => {
-                let lease = Lease { id, ttl, ends: sent, owner: Owner::Us };
-                Ok(Granted { lease, term: None })
+                Ok((Lease { id, ttl, ends: sent, owner: Owner::Us }, None))
             }
             Err(status) => Err(status),
         }
@@ -63,13 +60,6 @@ impl Lease {
     }
 }
 
-/// A lease that was requested.
-pub(super) struct Granted {
-    pub lease: Lease,
-    /// The term of the reply; `None` if an earlier request has led to the lease.
-    pub term: Option<u64>,
-}
-
 /// Returns the term of the leader when a reply was sent.
 pub(super) fn term(header: Option<Header>) -> u64 {
     header.unwrap_or_default().raft_term
@@ -78,11 +68,6 @@ pub(super) fn term(header: Option<Header>) -> u64 {
 /// Returns the id of a lease that was never requested.
 pub(super) fn new_id() -> i64 {
     random::number() as i64
-}
-
-/// Ends the lease with this id, if there is one, and removes the keys that have it.
-pub(super) async fn revoke(channel: &Channel, id: i64) -> Result<(), Status> {
-    channel.call(LeaseRevokeRequest { id }).await.map(drop)
 }
 
 /// Returns what remains of some leases at most, in the same order.

@@ -4,7 +4,7 @@ use super::keys::{self, Keys};
 use super::messages::{KeyValue, RangeRequest, RequestOp, TxnRequest, TxnResponse};
 use crate::backend::StoreError;
 use crate::backend::ledger::entries::{Entry, Listing, METADATA, Write};
-use crate::backend::ledger::{HolderEntry, Ledger, Now, Unreadable};
+use crate::backend::ledger::{HolderEntry, Ledger, Now, Purpose, Unreadable};
 use crate::clock::wall_micros;
 use crate::lock::{Claim, Freeze, LockName};
 use std::time::Duration;
@@ -72,15 +72,6 @@ pub(super) fn request(keys: &Keys) -> TxnRequest {
     TxnRequest { success: success.to_vec(), ..TxnRequest::default() }
 }
 
-/// How to read an entry in a format that this dlock does not know.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum OtherFormats {
-    /// As an error.
-    Reject,
-    /// As the entry of a foreign client.
-    Foreign,
-}
-
 impl Snapshot {
     /// Returns whether one holder at most needs an entry: the others have ended, and the lock is not kept for them any more.
     pub fn is_of_one(&self, stored: &Stored) -> bool {
@@ -92,7 +83,9 @@ impl Snapshot {
 
     /// # Errors
     /// A value is in a format that this dlock does not know, or etcd would not have such entries.
-    pub fn of(name: &LockName, reply: TxnResponse, others: OtherFormats) -> Result<Snapshot, StoreError> {
+    pub fn of(name: &LockName, purpose: &Purpose, reply: TxnResponse) -> Result<Snapshot, StoreError> {
+        // Whatever others have written: a hold can be kept and ended.
+        let is_strict = !matches!(purpose, Purpose::Renew(_) | Purpose::Release(_));
         let now = now();
         let header = reply.header.unwrap_or_default();
         let (revision, term) = (unsigned(header.revision), header.raft_term);
@@ -121,9 +114,7 @@ impl Snapshot {
         let entries = listed.into_iter().enumerate().map(|(place, kv)| {
             let value = match Ledger::parse(&kv.value) {
                 Ok(value) if !value.is_idle() => value,
-                Err(unreadable @ Unreadable::OtherFormat(_)) if others == OtherFormats::Reject => {
-                    return Err(unknown(unreadable));
-                }
+                Err(unreadable @ Unreadable::OtherFormat(_)) if is_strict => return Err(unknown(unreadable)),
                 _ if place == 0 && !is_behind(&kv) => Ledger::of_foreign_holder(0),
                 _ => Ledger::of_foreign_waiter(0),
             };

@@ -12,7 +12,7 @@ use super::keys::{self, Keys};
 use super::lease::Lease;
 use super::listing::Snapshot;
 use super::location::Location;
-use super::messages::{RangeRequest, TxnRequest};
+use super::messages::{KeyValue, RangeRequest, TxnRequest};
 use super::watch::{self, Events, Watcher};
 use crate::backend::admin::Listed;
 use crate::backend::diagnosis::Diagnosis;
@@ -84,19 +84,20 @@ impl EtcdStore {
         self.client.call(txn).await.map(drop)
     }
 
-    /// Returns the names of the locks whose keys are in a range, and whose values fulfil this.
+    /// Returns the names of the locks whose keys are in a range, and fulfil this with their values.
     async fn names(
         &mut self,
         (mut key, range_end): (Vec<u8>, Vec<u8>),
-        is_meant: impl Fn(&Ledger) -> bool,
+        is_meant: impl Fn(&[u8], &Ledger) -> bool,
     ) -> Result<Vec<LockName>, StoreError> {
         let mut names = Vec::new();
         loop {
             let request =
                 RangeRequest { key, range_end: range_end.clone(), limit: PAGE, ..RangeRequest::default() };
             let reply = self.client.call(request).await?;
-            let meant =
-                reply.kvs.iter().filter(|kv| Ledger::parse(&kv.value).is_ok_and(|ledger| is_meant(&ledger)));
+            let fits =
+                |kv: &&KeyValue| Ledger::parse(&kv.value).is_ok_and(|ledger| is_meant(&kv.key, &ledger));
+            let meant = reply.kvs.iter().filter(fits);
             names.extend(meant.filter_map(|kv| keys::name_in(&kv.key, &self.client.location.prefix)));
             names.dedup();
             match reply.kvs.into_iter().next_back().filter(|_| reply.more) {
@@ -117,9 +118,12 @@ impl Store for EtcdStore {
     fn list(&mut self, which: Listed) -> TryReply<'_, Vec<LockName>> {
         let prefix = &self.client.location.prefix;
         match which {
-            Listed::InUse => Box::pin(self.names(keys::contenders(prefix), |entry| !entry.is_idle())),
+            // A short prefix may have the metadata in the same range, with a freeze that has perhaps ended.
+            Listed::InUse => Box::pin(self.names(keys::contenders(prefix), |key, entry| {
+                !key.starts_with(keys::METADATA.as_bytes()) && !entry.is_idle()
+            })),
             Listed::WithHistory => {
-                Box::pin(self.names(keys::documents(prefix), |metadata| !metadata.history.is_empty()))
+                Box::pin(self.names(keys::documents(prefix), |_, metadata| !metadata.history.is_empty()))
             }
         }
     }

@@ -10,7 +10,7 @@ use super::lock_file::number_of;
 use super::observation::Observation;
 use super::sidecar::Sidecar;
 use crate::backend::ledger::{
-    Decision, Done, EXHAUSTED, Effect, Gate, GateMode, Ledger, Observed, Purpose, Watch,
+    AnyReply, Decide, Decision, Done, EXHAUSTED, Effect, Gate, GateMode, Ledger, Purpose, Watch,
 };
 use crate::backend::{Loss, StoreError};
 use crate::lock::LockName;
@@ -34,21 +34,21 @@ struct SidecarChange<'a> {
 }
 
 /// What was decided.
-struct Decided<T> {
+struct Decided {
     ledger: Ledger,
-    value: T,
+    value: AnyReply,
     effect: Effect,
     watch: Vec<Watch>,
 }
 
 impl LockDirectory {
     /// Changes the ledger of a lock in one step, with its sidecar locked.
-    pub(super) fn change<T>(
+    pub(super) fn change(
         &mut self,
         name: &LockName,
         purpose: &Purpose,
-        decide: impl Fn(&mut Ledger, &dyn Observed) -> Decision<T>,
-    ) -> Result<Done<T>, StoreError> {
+        decide: &Decide,
+    ) -> Result<Done<AnyReply>, StoreError> {
         self.take_events();
         let mut change = self.begin(name, purpose)?;
         let Decided { mut ledger, value, effect, watch } = self.decided(&mut change, decide)?;
@@ -106,11 +106,7 @@ impl LockDirectory {
     }
 
     /// Decides, and passes the gate as often as that requires it.
-    fn decided<T>(
-        &mut self,
-        change: &mut SidecarChange<'_>,
-        decide: impl Fn(&mut Ledger, &dyn Observed) -> Decision<T>,
-    ) -> Result<Decided<T>, StoreError> {
+    fn decided(&mut self, change: &mut SidecarChange<'_>, decide: &Decide) -> Result<Decided, StoreError> {
         let purpose = change.purpose;
         let is_ours = |held: &&HeldFile| is_holder(held, purpose);
         let mut gate = match self.held.as_ref().filter(is_ours) {

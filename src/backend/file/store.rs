@@ -121,7 +121,7 @@ impl Shape<FileStore> for OnThread {
             if matches!(purpose, Purpose::Operate) {
                 directory.location.check_directory()?;
             }
-            directory.change(&name, &purpose, decide)
+            directory.change(&name, &purpose, &decide)
         };
         if is_release { store.finish(change).await } else { store.work(change).await }
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::location::Location;
-use super::reply::{Failure, Item, Line, Word};
+use super::reply::{Failure, Item, Line};
 use crate::backend::StoreError;
 use crate::backend::net::{BoundedStream, FramedStream, Protocol, open};
 use crate::clock::Moment;
@@ -110,14 +110,14 @@ impl Connection {
         let line = self.line().await?;
         location.security.recognize(&location.server);
         match line {
-            Line::Word(Word::Nothing) => return Ok(()),
+            Line::Nothing => return Ok(()),
             Line::Error(Failure::OfClient, _) => {}
             line => return Err(line.into_error()),
         }
         let login = format!("{} {password}", credentials.username().unwrap_or_default());
         self.stream.send(format!("set auth 0 0 {}\r\n{login}\r\n", login.len()).as_bytes()).await?;
         match self.line().await? {
-            Line::Word(Word::Stored) => Ok(()),
+            Line::Stored => Ok(()),
             Line::Error(Failure::OfClient, _) => {
                 Err(StoreError::Denied("wrong username or password: check the URL and password_file=".into()))
             }
@@ -163,7 +163,7 @@ impl Connection {
                     left = left.checked_sub(size).ok_or_else(unexpected)?;
                     figures.push((name, figure));
                 }
-                Line::Word(Word::End) => return Ok(figures),
+                Line::End => return Ok(figures),
                 line => return Err(line.into_error()),
             }
         }

@@ -15,8 +15,12 @@ pub(super) enum Line {
     Item(Item, usize),
     /// `STAT`
     Figure(String, String),
-    /// Any other line of one word.
-    Word(Word),
+    /// `MN`: all requests before have been replied to.
+    Nothing,
+    /// `STORED`
+    Stored,
+    /// `END`
+    End,
     /// An error, with the server's text.
     Error(Failure, String),
 }
@@ -34,16 +38,6 @@ pub(super) struct Item {
     pub flags: u64,
     /// Empty if it is longer than anything that dlock stores.
     pub value: Vec<u8>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Word {
-    /// `MN`: all requests before have been replied to.
-    Nothing,
-    /// `STORED`
-    Stored,
-    /// `END`
-    End,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,9 +78,9 @@ impl Line {
                 let (name, figure) = rest.split_once(' ')?;
                 Line::Figure(name.to_owned(), figure.to_owned())
             }
-            "MN" => Line::Word(Word::Nothing),
-            "STORED" => Line::Word(Word::Stored),
-            "END" => Line::Word(Word::End),
+            "MN" => Line::Nothing,
+            "STORED" => Line::Stored,
+            "END" => Line::End,
             "ERROR" => Line::Error(Failure::Unknown, rest.to_owned()),
             "CLIENT_ERROR" => Line::Error(Failure::OfClient, rest.to_owned()),
             "SERVER_ERROR" => Line::Error(Failure::OfServer, rest.to_owned()),
@@ -113,7 +107,7 @@ mod tests {
             ("VA 3 c2 t5", Line::Item(item(2, 5), 3)),
             ("VA 0 c18446744073709551615 t-1", Line::Item(item(u64::MAX, 0), 0)),
             ("STAT evictions on", Line::Figure("evictions".into(), "on".into())),
-            ("MN", Line::Word(Word::Nothing)),
+            ("MN", Line::Nothing),
             ("ERROR", Line::Error(Failure::Unknown, String::new())),
             ("SERVER_ERROR out of memory", Line::Error(Failure::OfServer, "out of memory".into())),
         ] {

@@ -132,11 +132,6 @@ impl MemcachedStore {
         }
         Ok(())
     }
-
-    fn refused<'a, T: 'a>(&self, demand: Demand) -> TryReply<'a, T> {
-        let why = self.location.refuses(demand).unwrap_or_default();
-        Box::pin(async move { Err(StoreError::Config(why.to_owned())) })
-    }
 }
 
 impl DocumentStore for MemcachedStore {
@@ -324,7 +319,8 @@ impl Store for MemcachedStore {
     }
 
     fn list(&mut self, _: Listed) -> TryReply<'_, Vec<LockName>> {
-        self.refused(Demand::List)
+        let why = self.location.refuses(Demand::List).unwrap_or_default();
+        Box::pin(async move { Err(StoreError::Config(why.to_owned())) })
     }
 
     fn changed(&mut self) -> Reply<'_, Change> {

@@ -11,7 +11,7 @@ use super::packet::malformed;
 use super::proxy;
 use super::recipe::{GetLock, Recipe};
 use super::reply::{Failure, QueryResult, Row, number};
-use super::stand_in::{self, StandIn};
+use super::stand_in;
 use super::table::quoted;
 use crate::backend::StoreError;
 use crate::backend::ledger::waiting::Waiting;
@@ -32,41 +32,19 @@ pub(super) const IDLE_LIMIT: u64 = 28_800;
 const DEADLOCKS: usize = 5;
 
 /// A cluster in which several nodes accept writes, so that what is committed on one of them can be lost.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Cluster {
-    /// Galera.
-    Galera,
-    /// Group Replication in multi-primary mode.
-    Group,
+#[derive(Clone, Copy)]
+pub(super) struct Cluster {
+    pub(super) name: &'static str,
+    /// The variable that tells it.
+    sign: &'static str,
 }
 
-impl Cluster {
-    /// Returns the cluster whose variable has this name.
-    fn of(variable: &[u8]) -> Cluster {
-        match variable {
-            b"wsrep_on" => Cluster::Galera,
-            _ => Cluster::Group,
-        }
-    }
-
-    /// Returns its name.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Cluster::Galera => "a Galera cluster",
-            Cluster::Group => "a replication group with several primaries",
-        }
-    }
-
-    /// Returns its name, with the variable that tells it.
-    fn found(self) -> &'static str {
-        match self {
-            Cluster::Galera => "a Galera cluster (wsrep_on)",
-            Cluster::Group => {
-                "a replication group with several primaries (group_replication_single_primary_mode=OFF)"
-            }
-        }
-    }
-}
+const GALERA: Cluster = Cluster { name: "a Galera cluster", sign: "wsrep_on" };
+/// Group Replication in multi-primary mode.
+const GROUP: Cluster = Cluster {
+    name: "a replication group with several primaries",
+    sign: "group_replication_single_primary_mode=OFF",
+};
 
 pub(super) struct Client {
     pub(super) location: Location,
@@ -83,8 +61,8 @@ pub(super) struct Client {
     pub(super) id: u64,
     /// Why the user cannot have the table, where that is not needed.
     pub(super) denied: Option<String>,
-    /// What is found in place of a table.
-    pub(super) stand_in: Option<StandIn>,
+    /// Why what is found in place of a table cannot be used.
+    pub(super) stand_in: Option<String>,
     /// The tables were found on this connection, and are tables.
     has_tables: bool,
 }
@@ -163,17 +141,20 @@ impl Client {
             _ => &[],
         };
         self.cluster = match is_mariadb(&connection.version) {
-            true => rows(3).iter().any(is_on).then_some(Cluster::Galera),
-            false => rows(3).first().and_then(|row| row.first()?.as_deref()).map(Cluster::of),
+            true => rows(3).iter().any(is_on).then_some(GALERA),
+            false => rows(3).first().and_then(|row| row.first()?.as_deref()).map(|variable| match variable {
+                b"wsrep_on" => GALERA,
+                _ => GROUP,
+            }),
         };
         if rows(2).iter().any(is_on) {
             return Err(errors::read_only());
         }
         if let Some(cluster) = self.cluster.filter(|_| !self.location.has_single_writer) {
             return Err(StoreError::Config(format!(
-                "the server belongs to {}, which can lose locks: use another server, or, if all clients write to one node, \
-                 single_writer=yes",
-                cluster.found()
+                "the server belongs to {} ({}), which can lose locks: use another server, or, if all clients write to one \
+                 node, single_writer=yes",
+                cluster.name, cluster.sign
             )));
         }
         self.id = rows(2).first().and_then(|row| number(row, 0)).ok_or_else(malformed)?;
@@ -195,11 +176,11 @@ impl Client {
     /// One is something else.
     fn note_kinds(&mut self, kinds: Option<&QueryResult>) -> Result<(), StoreError> {
         let Some(QueryResult::Rows(kinds)) = kinds else { return Err(malformed()) };
-        self.stand_in = StandIn::among(kinds);
+        self.stand_in = stand_in::among(kinds);
         self.has_tables = kinds.len() == stand_in::tables(&self.location.recipe).len();
         match &self.stand_in {
             None => Ok(()),
-            Some(stand_in) => Err(StoreError::Config(stand_in.to_string())),
+            Some(stand_in) => Err(StoreError::Config(stand_in.clone())),
         }
     }
 
@@ -249,7 +230,7 @@ impl Client {
     pub(super) async fn query(&mut self, sql: &str) -> Result<Vec<QueryResult>, Failure> {
         for _ in 0..DEADLOCKS {
             match self.query_once(sql).await {
-                Err(failure) if errors::is_deadlock(&failure) => {}
+                Err(failure) if failure.is(&[errors::DEADLOCK]) => {}
                 result => return result,
             }
         }
@@ -265,7 +246,7 @@ impl Client {
         }
         match self.send(sql).await {
             // The session that was opened has one, so this is another session.
-            Err(failure) if self.has_own_session() && errors::is_database_unset(&failure) => {
+            Err(failure) if self.has_own_session() && failure.is(&[errors::NO_DATABASE]) => {
                 self.disconnect();
                 Err(proxy::shares_connections().into())
             }
@@ -349,7 +330,7 @@ fn is_on(row: &Row) -> bool {
 pub(super) fn still_primary(results: &mut Vec<QueryResult>) -> Result<(), StoreError> {
     match results.pop() {
         Some(QueryResult::Rows(rows)) if rows.len() == 1 => match rows.iter().any(is_on) {
-            true => Err(errors::demoted()),
+            true => Err(errors::read_only().after_a_part()),
             false => Ok(()),
         },
         _ => Err(malformed()),

@@ -169,11 +169,6 @@ impl Connection {
         self.is_usable = false;
     }
 
-    /// Returns whether the connection uses TLS.
-    pub(super) fn is_encrypted(&self) -> bool {
-        self.has_tls
-    }
-
     /// Returns when the server's certificate expires, as the time since 1970; `None` without TLS.
     pub(super) fn certificate_end(&self) -> Option<std::time::Duration> {
         self.stream.stream().certificate_end()

@@ -84,7 +84,7 @@ impl MysqlStore {
             return Ok(());
         }
         self.durability(diagnosis).await?;
-        self.path(thread, diagnosis).await?;
+        self.path(thread, diagnosis);
         match &mut self.shedlock {
             Some(shedlock) => {
                 if !shedlock.gate.examine(&mut self.client, diagnosis).await? {
@@ -122,7 +122,7 @@ impl MysqlStore {
             None => Finding::ok("primary", "it accepts writes, and is the only one that does"),
             Some(cluster) => Finding::warning(
                 "primary",
-                format!("it belongs to {} (single_writer=yes)", cluster.name()),
+                format!("it belongs to {} (single_writer=yes)", cluster.name),
                 "two commands may run under the same lock at the same time: the locks are for efficiency only",
                 "use a server outside of the cluster for locks that protect data",
             ),
@@ -163,9 +163,11 @@ impl MysqlStore {
              INSERT INTO {TABLE} SELECT * FROM {TABLE} WHERE FALSE"
         );
         let checked = match self.client.query(&sql).await {
-            Err(failure) if errors::is_table_missing(&failure) => {
-                match self.client.query(&not_created()).await {
-                    Err(failure) if errors::is_duplicate_column(&failure) && !diagnosis.creates() => {
+            Err(failure) if failure.is(&[errors::NO_TABLE]) => {
+                // A user without the right to create the table is refused this, which is in error for the others.
+                let not_created = format!("CREATE TABLE {TABLE} (name int, name int)");
+                match self.client.query(&not_created).await {
+                    Err(failure) if failure.is(&[errors::DUPLICATE_COLUMN]) && !diagnosis.creates() => {
                         diagnosis.found(Finding::missing_table(&TABLE));
                         return Ok(false);
                     }
@@ -216,11 +218,8 @@ impl MysqlStore {
         diagnosis.begin("durability");
         let sql = "SELECT @@GLOBAL.innodb_flush_log_at_trx_commit, @@GLOBAL.log_bin, @@GLOBAL.sync_binlog";
         let rows = self.client.rows(sql).await?;
-        let number = |column: usize| -> Option<u64> {
-            let value = rows.first()?.get(column)?.as_deref()?;
-            String::from_utf8_lossy(value).parse().ok()
-        };
-        let (flush, has_log, sync) = (number(0), number(1) == Some(1), number(2));
+        let value = |column| number(rows.first()?, column);
+        let (flush, has_log, sync) = (value(0), value(1) == Some(1), value(2));
         let wrong = match flush {
             Some(1) if has_log && sync != Some(1) => {
                 Some(format!("sync_binlog is {}", sync.unwrap_or_default()))
@@ -228,8 +227,7 @@ impl MysqlStore {
             Some(1) => None,
             flush => Some(format!("innodb_flush_log_at_trx_commit is {}", flush.unwrap_or_default())),
         };
-        let cluster =
-            self.client.cluster.map(|cluster| format!("a commit to {} can be lost", cluster.name()));
+        let cluster = self.client.cluster.map(|cluster| format!("a commit to {} can be lost", cluster.name));
         let answer = match (&wrong, cluster) {
             (_, Some(why)) => Answer::new("yes", why),
             (Some(wrong), None) => Answer::new("yes", format!("by a crash of the server's host: {wrong}")),
@@ -263,16 +261,13 @@ impl MysqlStore {
         }
     }
 
-    /// Checks whether a proxy answers in place of the server. The table works through it, whatever connection of the
-    /// server it uses for a statement, as long as that is one to the primary.
-    async fn path(&mut self, thread: u32, diagnosis: &Diagnosis) -> Result<(), StoreError> {
-        diagnosis.begin("path");
-        let rows = self.client.rows("SELECT CONNECTION_ID()").await?;
-        let id = rows.first().and_then(|row| row.first().cloned().flatten()).unwrap_or_default();
-        let is_direct = id == thread.to_string().into_bytes();
+    /// Answers whether a proxy has greeted in place of the server, which calls the connection something else then. The
+    /// table works through it, whatever connection of the server it uses for a statement, as long as that is one to the
+    /// primary.
+    fn path(&self, thread: u32, diagnosis: &Diagnosis) {
         diagnosis.answer(
             Question::OneServer,
-            match is_direct {
+            match self.client.id == u64::from(thread) {
                 false if self.client.has_user_lock() => Answer::new(
                     "no",
                     "a proxy keeps a connection to a server for each client: it must choose the same server for all",
@@ -284,7 +279,6 @@ impl MysqlStore {
                 ),
             },
         );
-        Ok(())
     }
 
     async fn latency(&mut self, diagnosis: &Diagnosis) -> Result<(), StoreError> {
@@ -296,11 +290,6 @@ impl MysqlStore {
     }
 }
 
-/// Returns a statement that a user without the right to create the table is refused, and that is in error for the others.
-fn not_created() -> String {
-    format!("CREATE TABLE {TABLE} (name int, name int)")
-}
-
 /// Reports whether others can read the connection, or take the place of the server.
 fn encryption(
     connection: &Connection,
@@ -309,7 +298,7 @@ fn encryption(
     has_password: bool,
     diagnosis: &Diagnosis,
 ) {
-    if connection.is_encrypted() {
+    if connection.has_tls {
         diagnosis.found(match location.encryption {
             Encryption::Verified => {
                 reachability::certificate(&location.security, connection.certificate_end())

@@ -3,33 +3,35 @@
 
 use super::packet::ServerError;
 use super::reply::{Failure, QueryResult};
+use crate::backend::StoreError;
 use crate::backend::sql::TABLE;
-use crate::backend::{Outlook, StoreError};
 use crate::secret;
 
 const HANDSHAKE: u16 = 1043;
 const DISK_FULL: u16 = 1021;
-const OUT_OF_MEMORY: u16 = 1037;
 const TOO_MANY_CONNECTIONS: u16 = 1040;
 const NO_ACCESS_TO_DATABASE: u16 = 1044;
 const ACCESS_DENIED: u16 = 1045;
-const NO_DATABASE: u16 = 1046;
+/// The session has not selected a database.
+pub(super) const NO_DATABASE: u16 = 1046;
 const UNKNOWN_DATABASE: u16 = 1049;
 const SHUTDOWN: u16 = 1053;
 const BAD_FIELD: u16 = 1054;
 const KILLED: u16 = 1927;
 const TABLE_FULL: u16 = 1114;
-const DUPLICATE: u16 = 1062;
+/// Another client has inserted the row.
+pub(super) const DUPLICATE: u16 = 1062;
 const HOST_BLOCKED: u16 = 1129;
-const DUPLICATE_COLUMN: u16 = 1060;
+pub(super) const DUPLICATE_COLUMN: u16 = 1060;
 const HOST_NOT_ALLOWED: u16 = 1130;
 const TABLE_ACCESS_DENIED: u16 = 1142;
 const COLUMN_ACCESS_DENIED: u16 = 1143;
-const NO_TABLE: u16 = 1146;
+pub(super) const NO_TABLE: u16 = 1146;
 const ABORTED_CONNECTION: u16 = 1152;
 const TOO_MANY_USER_CONNECTIONS: u16 = 1203;
 const LOCK_WAIT_TIMEOUT: u16 = 1205;
-const DEADLOCK: u16 = 1213;
+/// The statement was rolled back in favor of another one, which does not matter to it.
+pub(super) const DEADLOCK: u16 = 1213;
 const USER_LIMIT: u16 = 1226;
 const MISSING_PRIVILEGE: u16 = 1227;
 const NOT_SUPPORTED: u16 = 1235;
@@ -40,42 +42,26 @@ const READ_ONLY_TRANSACTION: u16 = 1792;
 const READ_ONLY_MODE: u16 = 1836;
 const ACCOUNT_LOCKED: u16 = 3118;
 const MUST_CHANGE_PASSWORD: [u16; 2] = [1820, 1862];
-const STATEMENT_TIMEOUT: [u16; 2] = [1969, 3024];
+const STATEMENT_TIMEOUT: u16 = 1969;
+const QUERY_TIMEOUT: u16 = 3024;
 const CLIENT_TIMED_OUT: u16 = 4031;
 const CANNOT_AUTHENTICATE: u16 = 1698;
 const SECURE_TRANSPORT_REQUIRED: u16 = 3159;
 
-/// Returns whether the table is missing.
-pub(super) fn is_duplicate_column(failure: &Failure) -> bool {
-    matches!(failure, Failure::Server(error) if error.code == DUPLICATE_COLUMN)
-}
-
-pub(super) fn is_table_missing(failure: &Failure) -> bool {
-    matches!(failure, Failure::Server(error) if error.code == NO_TABLE)
-}
-
-/// Returns whether the session has not selected a database.
-pub(super) fn is_database_unset(failure: &Failure) -> bool {
-    matches!(failure, Failure::Server(error) if error.code == NO_DATABASE)
+impl Failure {
+    /// Returns whether the server has reported one of these errors.
+    pub(super) fn is(&self, codes: &[u16]) -> bool {
+        matches!(self, Failure::Server(error) if codes.contains(&error.code))
+    }
 }
 
 /// Returns the text if the user may not use the table, or the database.
 pub(super) fn missing_right(failure: &Failure) -> Option<String> {
-    let codes = [NO_ACCESS_TO_DATABASE, TABLE_ACCESS_DENIED, COLUMN_ACCESS_DENIED];
+    let is_missing = failure.is(&[NO_ACCESS_TO_DATABASE, TABLE_ACCESS_DENIED, COLUMN_ACCESS_DENIED]);
     match failure {
-        Failure::Server(error) if codes.contains(&error.code) => Some(meaning(error).to_string()),
+        Failure::Server(error) if is_missing => Some(meaning(error).to_string()),
         _ => None,
     }
-}
-
-/// Returns whether the statement was rolled back in favor of another one, which does not matter to it.
-pub(super) fn is_deadlock(failure: &Failure) -> bool {
-    matches!(failure, Failure::Server(error) if error.code == DEADLOCK)
-}
-
-/// Returns whether another client has inserted the row.
-pub(super) fn is_duplicate(failure: &Failure) -> bool {
-    matches!(failure, Failure::Server(error) if error.code == DUPLICATE)
 }
 
 /// Returns whether the table has other columns, or its columns another type.
@@ -86,8 +72,7 @@ pub(super) fn is_table_different(failure: &Failure) -> bool {
     const NOT_UPDATABLE: u16 = 1288;
     const NO_DEFAULT: u16 = 1364;
     const INCORRECT_VALUE: u16 = 1366;
-    let codes = [BAD_FIELD, TRUNCATED, OUT_OF_RANGE, TOO_LONG, NOT_UPDATABLE, NO_DEFAULT, INCORRECT_VALUE];
-    matches!(failure, Failure::Server(error) if codes.contains(&error.code))
+    failure.is(&[BAD_FIELD, TRUNCATED, OUT_OF_RANGE, TOO_LONG, NOT_UPDATABLE, NO_DEFAULT, INCORRECT_VALUE])
 }
 
 /// Returns whether the server ends the connection after this error.
@@ -99,24 +84,16 @@ pub(super) fn ends_connection(error: &ServerError) -> bool {
 pub(super) fn meaning(error: &ServerError) -> StoreError {
     let text = described(error);
     // A statement that is rejected changes nothing, but one before it in the same request may have.
-    let unavailable =
-        |reason: String, outlook| StoreError::Unavailable { reason, maybe_applied: true, outlook };
     match error.code {
-        TOO_MANY_CONNECTIONS | TOO_MANY_USER_CONNECTIONS | USER_LIMIT => StoreError::Unavailable {
-            reason: format!("too many connections ({text})"),
-            maybe_applied: false,
-            outlook: Outlook::Transient,
-        },
-        DEADLOCK | LOCK_WAIT_TIMEOUT => unavailable(text, Outlook::Transient),
-        SHUTDOWN => unavailable("the server shuts down".into(), Outlook::Unknown),
-        KILLED | ABORTED_CONNECTION | INTERRUPTED | CLIENT_TIMED_OUT => {
-            unavailable(format!("the server has ended the request ({text})"), Outlook::Unknown)
+        TOO_MANY_CONNECTIONS | TOO_MANY_USER_CONNECTIONS | USER_LIMIT => {
+            StoreError::transient(format!("too many connections ({text})"), false)
         }
-        code if STATEMENT_TIMEOUT.contains(&code) => {
-            unavailable(format!("the server has ended the request ({text})"), Outlook::Unknown)
+        DEADLOCK | LOCK_WAIT_TIMEOUT => StoreError::transient(text, true),
+        SHUTDOWN => StoreError::unanswered("the server shuts down"),
+        KILLED | ABORTED_CONNECTION | INTERRUPTED | CLIENT_TIMED_OUT | STATEMENT_TIMEOUT | QUERY_TIMEOUT => {
+            StoreError::unanswered(format!("the server has ended the request ({text})"))
         }
-        DISK_FULL | TABLE_FULL => unavailable(format!("no space is left ({text})"), Outlook::Unknown),
-        OUT_OF_MEMORY => unavailable(text, Outlook::Unknown),
+        DISK_FULL | TABLE_FULL => StoreError::unanswered(format!("no space is left ({text})")),
         OPTION_PREVENTS | READ_ONLY_TRANSACTION | READ_ONLY_MODE => read_only(),
         HOST_BLOCKED => StoreError::unreachable(format!("{text}: run FLUSH HOSTS on the server")),
         HOST_NOT_ALLOWED | ACCOUNT_LOCKED => StoreError::Denied(text),
@@ -161,21 +138,7 @@ pub(super) fn checked(result: Result<Vec<QueryResult>, Failure>) -> Result<Vec<Q
 
 /// A replica, or a server in maintenance. A failover ends it.
 pub(super) fn read_only() -> StoreError {
-    StoreError::Unavailable {
-        reason: "the server is read-only: name the primary, not a replica".into(),
-        maybe_applied: false,
-        outlook: Outlook::Unknown,
-    }
-}
-
-/// Likewise, noticed after a request that the server has carried out.
-pub(super) fn demoted() -> StoreError {
-    match read_only() {
-        StoreError::Unavailable { reason, outlook, .. } => {
-            StoreError::Unavailable { reason, maybe_applied: true, outlook }
-        }
-        error => error,
-    }
+    StoreError::unreachable("the server is read-only: name the primary, not a replica")
 }
 
 impl From<Failure> for StoreError {

@@ -22,7 +22,7 @@ impl Database for Client {
                 Some(QueryResult::Changed(rows)) => (0..rows).map(|_| Row::new()).collect(),
                 None => Vec::new(),
             }),
-            Err(failure) if errors::is_table_missing(&failure) => {
+            Err(failure) if failure.is(&[errors::NO_TABLE]) => {
                 Err(StoreError::Config(missing(Self::DIALECT, TABLE)))
             }
             Err(failure) if errors::is_table_different(&failure) => {

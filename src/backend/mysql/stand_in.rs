@@ -3,20 +3,10 @@
 //! generated columns nor defaults nor checks can call stored functions
 //! (<https://dev.mysql.com/doc/refman/9.4/en/stored-objects-security.html>).
 
-use std::fmt;
-
 use super::recipe::Recipe;
 use super::reply::{self, Row};
 use super::table::literal;
 use crate::backend::{shedlock, sql};
-
-/// Something that has the name of a table and is none.
-pub(super) struct StandIn {
-    /// Its name.
-    name: String,
-    /// What the server calls it, such as `VIEW`.
-    kind: String,
-}
 
 /// Returns the tables of a recipe.
 pub(super) fn tables(recipe: &Recipe) -> &'static [&'static str] {
@@ -40,23 +30,14 @@ pub(super) fn kinds(recipe: &Recipe) -> String {
     tables(recipe).iter().map(kind).collect::<Vec<_>>().join(" UNION ALL ")
 }
 
-impl StandIn {
-    /// Returns the first of these rows of [`kinds`] that is not about a table.
-    pub(super) fn among(kinds: &[Row]) -> Option<StandIn> {
-        let text = |row: &Row, column| reply::text(row, column).unwrap_or_default();
-        let mut found = kinds.iter().map(|row| StandIn { name: text(row, 0), kind: text(row, 1) });
-        found.find(|found| found.kind != "BASE TABLE")
-    }
-}
-
-impl fmt::Display for StandIn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let StandIn { name, kind } = self;
-        let kind = kind.to_lowercase();
-        write!(
-            f,
-            "{name} is not a table ({kind}), and would run what its creator wants with the rights of this user: drop it, or \
-             use another database"
-        )
-    }
+/// Returns why the first of these rows of [`kinds`] that is not about a table cannot be used.
+pub(super) fn among(kinds: &[Row]) -> Option<String> {
+    let text = |row: &Row, column| reply::text(row, column).unwrap_or_default();
+    let found = kinds.iter().find(|row| text(row, 1) != "BASE TABLE")?;
+    Some(format!(
+        "{} is not a table ({}), and would run what its creator wants with the rights of this user: drop it, or use another \
+         database",
+        text(found, 0),
+        text(found, 1).to_lowercase()
+    ))
 }

@@ -15,7 +15,7 @@ use crate::backend::admin::Listed;
 use crate::backend::diagnosis::Diagnosis;
 use crate::backend::ledger::document::{Revision, Seen, Shortcut};
 use crate::backend::ledger::waiting::{Waiting, calls};
-use crate::backend::ledger::{Contender, GateLifetime, Purpose, WaiterEntry};
+use crate::backend::ledger::{Contender, Purpose, WaiterEntry};
 use crate::backend::sql::{self, COLUMNS, RowStore, TABLE, Taken, Values};
 use crate::backend::{Change, Hazard, StoreError};
 use crate::lock::LockName;
@@ -25,8 +25,8 @@ pub(super) type MysqlStore = RowStore<Client>;
 
 /// Returns a client of a location; does not connect.
 pub(super) fn contender(location: Location) -> Contender<MysqlStore> {
-    let shedlock = location.recipe.shedlock(&location.prefix);
-    RowStore::contender(Client::new(location), shedlock)
+    let (recipe, prefix) = (location.recipe.clone(), location.prefix.clone());
+    RowStore::contender(Client::new(location), &recipe, &prefix)
 }
 
 impl Client {
@@ -61,7 +61,7 @@ impl Client {
     /// Sends statements about the table, which is created if it is missing.
     pub(super) async fn on_locks(&mut self, sql: &str) -> Result<Vec<QueryResult>, Failure> {
         match self.query(sql).await {
-            Err(failure) if errors::is_table_missing(&failure) => {
+            Err(failure) if failure.is(&[errors::NO_TABLE]) => {
                 self.create_table().await?;
                 self.query(sql).await
             }
@@ -109,7 +109,7 @@ impl sql::Client for Client {
         let results = match shortcut {
             // To read a lock does not create the table.
             Shortcut::None => match self.query(&sql).await {
-                Err(failure) if errors::is_table_missing(&failure) => {
+                Err(failure) if failure.is(&[errors::NO_TABLE]) => {
                     self.query(&format!("SELECT {NOW}, NULL{gate}; {READ_ONLY}")).await
                 }
                 Err(failure) => {
@@ -161,7 +161,7 @@ impl sql::Client for Client {
                     return Ok(None);
                 }
             }
-            Err(failure) if errors::is_duplicate(&failure) => return Ok(None),
+            Err(failure) if failure.is(&[errors::DUPLICATE]) => return Ok(None),
             // The decision is repeated, without the table.
             Err(_) if self.denied.is_some() => return Ok(None),
             Err(failure) => return Err(failure.into()),
@@ -188,7 +188,7 @@ impl sql::Client for Client {
         }
         let rows = match checked(self.query(&sql).await) {
             Ok(mut results) => results.pop(),
-            Err(failure) if errors::is_table_missing(&failure) => None,
+            Err(failure) if failure.is(&[errors::NO_TABLE]) => None,
             Err(failure) => {
                 self.note_missing_right(&failure);
                 return Err(self.why_no_ledgers().map_or_else(|| failure.into(), StoreError::Config));
@@ -224,10 +224,6 @@ impl sql::Client for Client {
             }
         }
         pending().await
-    }
-
-    fn gate_lifetime(&self) -> Option<GateLifetime> {
-        self.location.recipe.gate_lifetime()
     }
 
     async fn examine(store: &mut MysqlStore, diagnosis: &Diagnosis) -> Result<(), StoreError> {

@@ -17,7 +17,7 @@ use super::recipe::Recipe;
 use super::statements::{Parameter, Statements};
 use crate::backend::StoreError;
 use crate::backend::ledger::document::digest;
-use crate::backend::net::{Address, HEAD_START, first_server, outlast};
+use crate::backend::net::{HEAD_START, first_server, outlast};
 use crate::clock::Moment;
 use crate::random;
 
@@ -41,8 +41,8 @@ pub(super) struct Client {
     /// What to say of a role that may not have the table.
     pub(super) lacks: Option<String>,
     pub(super) connection: Option<Connection>,
-    /// The server to use next, by its place in the URL.
-    server: usize,
+    /// The server in use, or to use next, by its place in the URL.
+    pub(super) server: usize,
     /// What the connection with this identifier has found in place of the tables.
     found: Option<(u64, Vec<Option<Found>>)>,
     /// The channel that the connection listens to.
@@ -128,18 +128,6 @@ impl Client {
         }
     }
 
-    /// Returns whether this connection is known to be the only one of its process.
-    pub(super) fn has_own_process(&self) -> bool {
-        self.connection.as_ref().is_some_and(|connection| connection.has_own_process)
-    }
-
-    /// Notes that it is.
-    pub(super) fn set_own_process(&mut self) {
-        if let Some(connection) = &mut self.connection {
-            connection.has_own_process = true;
-        }
-    }
-
     /// Returns whether the server named this process when the connection was opened.
     pub(super) fn is_named(&self, process: i32) -> bool {
         let named = self.connection.as_ref().map(|connection| connection.process);
@@ -151,11 +139,6 @@ impl Client {
         let socket = self.connection.as_ref()?.descriptor.as_ref()?.try_clone().ok()?;
         let socket = TcpStream::from(socket);
         socket.local_addr().ok().zip(socket.peer_addr().ok())
-    }
-
-    /// Returns the address of the server in use.
-    pub(super) fn server(&self) -> &Address {
-        &self.location.servers[self.server]
     }
 
     /// Runs a statement, and returns its rows. A future that is dropped, and a server that cannot be used,

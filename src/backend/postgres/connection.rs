@@ -98,7 +98,7 @@ impl Connection {
         if let Some(password) = password {
             config.password(password);
         }
-        let descriptor = location.recipe.rule().map(|_| stream.duplicate()).transpose();
+        let descriptor = location.recipe.session().map(|_| stream.duplicate()).transpose();
         let descriptor = descriptor.map_err(|error| StoreError::unreachable(io_text(&error)))?;
         let peer = stream.duplicate().ok().and_then(|socket| TcpStream::from(socket).peer_addr().ok());
         let wire = Arc::new(Shared::default());

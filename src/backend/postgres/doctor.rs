@@ -81,7 +81,7 @@ impl PostgresStore {
                 }
             }
             None => {
-                let clock = match self.client.location.recipe.rule() {
+                let clock = match self.client.location.recipe.session() {
                     Some(_) => Answer::new("none", SESSION),
                     None => Answer::lease_of_server("1us"),
                 };
@@ -90,7 +90,7 @@ impl PostgresStore {
         }
         self.latency(diagnosis).await?;
         let mut primary = self.client.location.clone();
-        if primary.recipe.rule().is_some() {
+        if primary.recipe.session().is_some() {
             // The name of a temporary lock fits this rule.
             primary.recipe = Recipe::Session(Rule::default());
         }
@@ -106,7 +106,7 @@ impl PostgresStore {
     /// Checks the settings of the server that endanger locks. Returns whether it can store anything.
     async fn settings(&mut self, named: u32, diagnosis: &Diagnosis) -> Result<bool, StoreError> {
         diagnosis.begin("version");
-        let rows = self.client.query(SETTINGS, &[]).await?.map_err(|error| self.client.meaning(&error))?;
+        let rows = self.client.rows(SETTINGS, &[]).await?;
         let row = rows.first().ok_or_else(|| StoreError::unanswered("the server returned no row"))?;
         let text = |column: usize| row.try_get::<_, String>(column).unwrap_or_default();
         let (version, process) = (text(0), text(3));
@@ -159,7 +159,7 @@ impl PostgresStore {
             Question::Loss,
             match unsafe_setting {
                 Some(setting) => Answer::new("yes", format!("by a crash of the server: {setting} is off")),
-                None if self.client.location.recipe.rule().is_some() => Answer::new(
+                None if self.client.location.recipe.session().is_some() => Answer::new(
                     "yes",
                     "by the end of its session, and by every fail-over: advisory locks are not replicated",
                 ),
@@ -178,7 +178,7 @@ impl PostgresStore {
 
     /// Checks that an advisory lock would have a session of its own, and returns whether it would.
     async fn session(&mut self, diagnosis: &Diagnosis) -> Result<bool, StoreError> {
-        if self.client.location.recipe.rule().is_none() {
+        if self.client.location.recipe.session().is_none() {
             return Ok(true);
         }
         diagnosis.begin("session");
@@ -264,10 +264,7 @@ impl PostgresStore {
 
     async fn latency(&mut self, diagnosis: &Diagnosis) -> Result<(), StoreError> {
         let statements = self.client.statements.clone();
-        let read = async || {
-            let read = self.client.query(&statements.read_nothing, &[]).await?;
-            read.map(drop).map_err(|error| self.client.meaning(&error))
-        };
+        let read = async || self.client.rows(&statements.read_nothing, &[]).await.map(drop);
         diagnosis.measure_latency("reads", read).await
     }
 }

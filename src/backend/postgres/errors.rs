@@ -3,8 +3,7 @@
 use tokio_postgres::Error;
 use tokio_postgres::error::{DbError, Severity, SqlState};
 
-use crate::backend::net;
-use crate::backend::{Outlook, StoreError, io_text};
+use crate::backend::{StoreError, io_text, net};
 use crate::secret;
 
 /// Returns whether the table does not exist.
@@ -57,20 +56,17 @@ pub(super) fn meaning(error: &Error, table: &str) -> StoreError {
     let Some(db) = error.as_db_error() else { return lost(error) };
     let text = described(db);
     let (code, class) = (db.code(), &db.code().code()[..2]);
-    let transient = |maybe_applied| StoreError::Unavailable {
-        reason: text.clone(),
-        maybe_applied,
-        outlook: Outlook::Transient,
-    };
     let other_shape = || {
         StoreError::Config(format!(
             "the table {table} is not one of dlock ({text}): name another one with table=, or see dlock doctor --policy"
         ))
     };
     match *code {
-        SqlState::TOO_MANY_CONNECTIONS | SqlState::CANNOT_CONNECT_NOW => transient(false),
-        SqlState::ADMIN_SHUTDOWN | SqlState::CRASH_SHUTDOWN => transient(true),
-        SqlState::IDLE_SESSION_TIMEOUT | SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT => transient(true),
+        SqlState::TOO_MANY_CONNECTIONS | SqlState::CANNOT_CONNECT_NOW => StoreError::transient(text, false),
+        SqlState::ADMIN_SHUTDOWN
+        | SqlState::CRASH_SHUTDOWN
+        | SqlState::IDLE_SESSION_TIMEOUT
+        | SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT => StoreError::transient(text, true),
         SqlState::READ_ONLY_SQL_TRANSACTION => StoreError::unreachable(read_only(&text)),
         SqlState::QUERY_CANCELED | SqlState::LOCK_NOT_AVAILABLE => StoreError::unreachable(text),
         SqlState::INVALID_CATALOG_NAME => StoreError::Config(text),
@@ -83,7 +79,7 @@ pub(super) fn meaning(error: &Error, table: &str) -> StoreError {
         // The table lacks a column, or has another type or a constraint: it was not created by dlock.
         _ if class == "42" || class == "23" || class == "22" => other_shape(),
         _ if class == "28" => StoreError::Denied(text),
-        _ if class == "40" => transient(false),
+        _ if class == "40" => StoreError::transient(text, false),
         // Not enough disk space or memory: nothing was stored.
         _ if class == "53" => StoreError::unreachable(text),
         _ => StoreError::unanswered(text),
@@ -96,11 +92,7 @@ pub(super) fn refused(error: &Error, has_password: bool) -> StoreError {
         return match net::io_cause(error) {
             Some(broken) => StoreError::unreachable(io_text(broken)),
             // Such as one that is about to stop.
-            None if error.is_closed() => StoreError::Unavailable {
-                reason: net::CLOSED.into(),
-                maybe_applied: false,
-                outlook: Outlook::Transient,
-            },
+            None if error.is_closed() => StoreError::transient(net::CLOSED, false),
             None if !has_password => StoreError::Denied(
                 "the server requires a password: add it to the URL, as password_file=, as PGPASSWORD, or to ~/.pgpass"
                     .into(),

@@ -13,7 +13,7 @@ use super::recipe::Recipe;
 use crate::backend::StoreError;
 use crate::backend::net::{self, Address, BoundedStream, Security, Session, distinct, list};
 use crate::backend::options::{self, Options};
-use crate::backend::url::{Environment, Host, Url, UrlError, encoded, encoded_username};
+use crate::backend::url::{Environment, Host, Url, UrlError, encoded};
 use crate::name_services;
 
 const DEFAULT_PORT: u16 = 5432;
@@ -74,8 +74,7 @@ impl Location {
             servers => list(servers),
         };
         let path = database.as_ref().map(|name| format!("/{}", encoded(name))).unwrap_or_default();
-        let shown_user =
-            url.username.as_ref().map(|user| format!("{}@", encoded_username(user))).unwrap_or_default();
+        let shown_user = security.credentials.in_url();
         Ok(Location {
             servers,
             security,
@@ -192,4 +191,23 @@ fn socket_port(path: &std::path::Path) -> u16 {
 /// Returns the name of the user that runs dlock, as libpq takes it for the role.
 fn login_name() -> Option<String> {
     name_services::user(nix::unistd::geteuid()).map(|user| user.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A run inside the hold connects as the same role: it takes the URL from `DLOCK_HELD`.
+    #[test]
+    fn a_role_in_an_option_is_shown() {
+        let display = |url: &str| {
+            let location = Url::parse(url).and_then(|url| Location::from_url(&url, &|_| None));
+            location.unwrap_or_else(|error| panic!("{url}: {error}")).display
+        };
+        for url in ["postgres://db/app?username=a%20b", "postgres://other@db/app?username=a%20b"] {
+            let shown = display(url);
+            assert_eq!(shown, "postgres://a%20b@db:5432/app");
+            assert_eq!(display(&shown), shown);
+        }
+    }
 }

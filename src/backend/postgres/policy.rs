@@ -39,7 +39,7 @@ pub(super) fn policy(location: &Location) -> Policy {
         commands.push(format!("{create};"));
         commands.push(format!("GRANT SELECT, INSERT, UPDATE, DELETE ON {} TO {role};", table.quoted()));
     }
-    let optional = match location.recipe.rule() {
+    let optional = match location.recipe.session() {
         None => String::new(),
         Some(_) => format!(". Advisory locks need no right. Without the table they are {GATE_ALONE}"),
     };

@@ -28,7 +28,7 @@ impl Client {
     /// It has no process of its own ([`StoreError::Config`]), or that could not be found out.
     pub(super) async fn own_session(&mut self) -> Result<u64, StoreError> {
         self.connect().await?;
-        if self.has_own_process() {
+        if self.connection.as_ref().is_some_and(|connection| connection.has_own_process) {
             return self.connection().ok_or_else(lost);
         }
         let (first, ends) = self.process_and_ends().await?;
@@ -45,8 +45,8 @@ impl Client {
         };
         let mut others = Vec::new();
         for _ in 0..count {
-            let address = self.server().clone();
-            let other = match Connection::open(&self.location, &address).await {
+            let address = &self.location.servers[self.server];
+            let other = match Connection::open(&self.location, address).await {
                 // All connections of the server may be those of waiters.
                 Err(StoreError::Unavailable { .. }) if is_named => break,
                 other => other?,
@@ -73,10 +73,8 @@ impl Client {
                 return Err(StoreError::Config(SHARED.into()));
             }
         }
-        match self.connection() == Some(connection) {
-            true => self.set_own_process(),
-            false => return Err(lost()),
-        }
+        let open = self.connection.as_mut().filter(|open| open.id == connection && !open.client.is_closed());
+        open.ok_or_else(lost)?.has_own_process = true;
         Ok(connection)
     }
 

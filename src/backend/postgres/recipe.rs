@@ -9,10 +9,3 @@ pub(super) const GATE_ALONE: &str =
 
 /// What keeps a lock: that of a session is an advisory lock with a key by this rule.
 pub(super) type Recipe = sql::Recipe<Rule>;
-
-impl Recipe {
-    /// Returns the rule for the keys of advisory locks, if it takes them.
-    pub(super) fn rule(&self) -> Option<Rule> {
-        self.session().copied()
-    }
-}

@@ -15,8 +15,8 @@ use super::statements::{Parameter, reading, signed};
 use crate::backend::admin::Listed;
 use crate::backend::diagnosis::Diagnosis;
 use crate::backend::ledger::document::{Revision, Seen, Shortcut};
-use crate::backend::ledger::{Contender, Effect, GateLifetime, Ledger, Purpose, WaiterEntry};
-use crate::backend::sql::{self, Client as _, RowStore, Taken, Values};
+use crate::backend::ledger::{Contender, Effect, Ledger, Purpose, WaiterEntry};
+use crate::backend::sql::{self, RowStore, Taken, Values};
 use crate::backend::{CLAIM_WITHIN, Change, StoreError};
 use crate::lock::{FencingToken, LockName};
 
@@ -25,8 +25,8 @@ pub(super) type PostgresStore = RowStore<Client>;
 
 /// Returns a client of a location; does not connect.
 pub(super) fn contender(location: Location) -> Contender<PostgresStore> {
-    let shedlock = location.recipe.shedlock("");
-    RowStore::contender(Client::new(location), shedlock)
+    let recipe = location.recipe.clone();
+    RowStore::contender(Client::new(location), &recipe, "")
 }
 
 impl Client {
@@ -65,7 +65,7 @@ impl Client {
     /// Finds out whether the role may not have the table, which is missing or, with this error, does not allow a statement:
     /// then its locks are those of the gate alone.
     async fn lacks_table_by(&mut self, error: Option<&tokio_postgres::Error>) -> Result<bool, StoreError> {
-        let has_gate = self.gate_lifetime().is_some();
+        let has_gate = self.location.recipe.gate_lifetime().is_some();
         let lacks = match error {
             _ if !has_gate => false,
             Some(error) => errors::is_without_right(error),
@@ -239,10 +239,6 @@ impl sql::Client for Client {
                 Change::Disconnected
             }
         }
-    }
-
-    fn gate_lifetime(&self) -> Option<GateLifetime> {
-        self.location.recipe.gate_lifetime()
     }
 
     async fn examine(store: &mut PostgresStore, diagnosis: &Diagnosis) -> Result<(), StoreError> {

@@ -4,6 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use super::own::OwnLedgers;
+use super::recipe::Recipe;
 use crate::backend::admin::{Listed, Removal};
 use crate::backend::diagnosis::Diagnosis;
 use crate::backend::ledger::document::leased_gate::{LeasedGate, Passages};
@@ -69,9 +70,6 @@ pub trait Client: shedlock::Database + Sized {
 
     /// See [`Backend::changed`](crate::backend::Backend::changed).
     fn changed(&mut self) -> impl Future<Output = Change>;
-
-    /// See [`DocumentStore::gate_lifetime`].
-    fn gate_lifetime(&self) -> Option<GateLifetime>;
 
     /// See [`LockAdmin::examine`](crate::backend::admin::LockAdmin::examine).
     fn examine(
@@ -145,16 +143,17 @@ pub struct RowStore<C: Client> {
     session: C::Session,
     /// The rows of ShedLock that it has taken.
     pub shedlock: Option<Passages<shedlock::Gate>>,
+    lifetime: Option<GateLifetime>,
     /// The ledgers of a user that may not have the table.
     own: OwnLedgers,
 }
 
 impl<C: Client> RowStore<C> {
-    /// Returns a client; does not connect.
-    pub fn contender(client: C, shedlock: Option<shedlock::Gate>) -> Contender<RowStore<C>> {
+    /// Returns a client whose locks are of this recipe, with this prefix in the table of ShedLock; does not connect.
+    pub fn contender<S>(client: C, recipe: &Recipe<S>, prefix: &str) -> Contender<RowStore<C>> {
         let (session, own) = (C::Session::default(), OwnLedgers::default());
-        let shedlock = shedlock.map(Passages::new);
-        Contender::new(RowStore { client, session, shedlock, own })
+        let (shedlock, lifetime) = (recipe.shedlock(prefix).map(Passages::new), recipe.gate_lifetime());
+        Contender::new(RowStore { client, session, shedlock, lifetime, own })
     }
 }
 
@@ -207,7 +206,7 @@ impl<C: Client> DocumentStore for RowStore<C> {
     }
 
     fn gate_lifetime(&self) -> Option<GateLifetime> {
-        self.client.gate_lifetime()
+        self.lifetime
     }
 
     fn passed(&self, purpose: &Purpose) -> Option<(u64, u64)> {
@@ -280,7 +279,7 @@ impl<C: Client> Store for RowStore<C> {
     }
 
     fn unfrozen(&self) -> Option<&str> {
-        let is_session = self.client.gate_lifetime() == Some(GateLifetime::Session);
+        let is_session = self.lifetime == Some(GateLifetime::Session);
         is_session.then_some("other programs that take the same lock, and users who may not have the table")
     }
 

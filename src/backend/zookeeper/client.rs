@@ -35,8 +35,9 @@ pub(super) struct Client {
     connection: Option<Connection>,
     /// The session was begun on the connection.
     is_open: bool,
-    /// A write was committed on the connection, such as the one that has begun the session.
-    is_proven: bool,
+    /// A write was committed on the connection, such as the one that has begun the session: its server was not cut off
+    /// from the others when it began or continued the session, or since.
+    pub(super) is_proven: bool,
     session: Option<Session>,
     last_zxid: i64,
     /// The session was continued on another connection since this was cleared: watches are gone.
@@ -74,12 +75,6 @@ impl Client {
     pub(super) fn lease(&self, from: Moment) -> Option<Duration> {
         let session = self.session.as_ref()?;
         Some((session.known + session.timeout - from).min(session.lease))
-    }
-
-    /// Returns whether the server of the connection was not cut off from the others when it began or continued the session,
-    /// or since.
-    pub(super) fn is_proven(&self) -> bool {
-        self.is_proven
     }
 
     /// Connects to one of the servers, unless there is a connection that can be used. Sends nothing.
@@ -250,7 +245,7 @@ async fn begin_session(
             SHORTEST_SESSION.as_millis()
         )));
     }
-    connection.is_begun(Heartbeats::since(sent, timeout));
+    connection.heartbeats = Some(Heartbeats::since(sent, timeout));
     if let Some(credentials) = location.credentials()? {
         connection.begin(&[(Request::Authenticate { credentials }, Report::Never)]).await?;
     }

@@ -79,8 +79,8 @@ pub(super) struct Connection {
     last_sent: Instant,
     /// When the ping was sent that has not been answered.
     pinged_at: Option<Moment>,
-    /// What was answered since the session was begun here, or continued.
-    heartbeats: Option<Heartbeats>,
+    /// What was answered since the session was begun here, or continued; `None` before that.
+    pub(super) heartbeats: Option<Heartbeats>,
 }
 
 impl Connection {
@@ -100,11 +100,6 @@ impl Connection {
 
     pub(super) fn is_usable(&self) -> bool {
         self.is_usable
-    }
-
-    /// The session was begun here, or continued.
-    pub(super) fn is_begun(&mut self, heartbeats: Heartbeats) {
-        self.heartbeats = Some(heartbeats);
     }
 
     /// Sends a message that has no header, and returns the reply to it.

@@ -1,6 +1,6 @@
 //! What the error codes of ZooKeeper mean for a lock (`KeeperException.Code`).
 
-use crate::backend::{Outlook, StoreError};
+use crate::backend::StoreError;
 
 /// An error code in a reply; 0 is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,8 +47,10 @@ impl Code {
                 StoreError::unreachable(format!("the quota of a node above {path} is exceeded"))
             }
             Code::SESSION_EXPIRED => expired(),
-            Code::SESSION_MOVED => temporary("the session has moved to another connection"),
-            Code::OPERATION_TIMEOUT | Code::THROTTLED => temporary("the server is overloaded"),
+            Code::SESSION_MOVED => StoreError::transient("the session has moved to another connection", true),
+            Code::OPERATION_TIMEOUT | Code::THROTTLED => {
+                StoreError::transient("the server is overloaded", true)
+            }
             Code(code) => StoreError::unanswered(format!("the server reported error {code} for {path}")),
         }
     }
@@ -56,9 +58,5 @@ impl Code {
 
 /// Returns the error of a request in a session that has expired. The next request begins another one.
 pub(super) fn expired() -> StoreError {
-    temporary("the session has expired")
-}
-
-fn temporary(reason: &str) -> StoreError {
-    StoreError::Unavailable { reason: reason.to_owned(), maybe_applied: true, outlook: Outlook::Transient }
+    StoreError::transient("the session has expired", true)
 }

@@ -20,12 +20,6 @@ pub(super) struct Stored {
     pub(super) value: Option<Ledger>,
 }
 
-/// A node of which it is not known that a dlock has written it.
-pub(super) struct Document {
-    pub(super) stat: Stat,
-    pub(super) value: Result<Ledger, Unreadable>,
-}
-
 /// A node below a lock, of a client that holds the lock or waits for it.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
@@ -79,7 +73,7 @@ pub(super) fn version(stat: &Stat) -> u64 {
 
 /// Parses the node in a reply. Returns `None` if the node does not exist.
 pub(super) fn stored(name: &LockName, path: &str, reply: &Reply) -> Result<Option<Stored>, StoreError> {
-    let Some(Document { stat, value }) = document(path, reply)? else { return Ok(None) };
+    let Some((stat, value)) = document(path, reply)? else { return Ok(None) };
     match value {
         Ok(value) if !value.is_idle() => Ok(Some(Stored { stat, value: Some(value) })),
         // A dlock holds or waits with its node, or removes it.
@@ -88,11 +82,14 @@ pub(super) fn stored(name: &LockName, path: &str, reply: &Reply) -> Result<Optio
     }
 }
 
-/// Likewise, whatever its value is.
+/// A node, and the ledger in it if it can be read.
+pub(super) type Document = (Stat, Result<Ledger, Unreadable>);
+
+/// Likewise, whatever its value is: it is not known that a dlock has written it.
 pub(super) fn document(path: &str, reply: &Reply) -> Result<Option<Document>, StoreError> {
     let Some(mut reader) = reply.found(path)? else { return Ok(None) };
     let (data, stat) = (reader.bytes()?, reader.stat()?);
-    Ok(Some(Document { stat, value: Ledger::parse(data) }))
+    Ok(Some((stat, Ledger::parse(data))))
 }
 
 /// Returns the nodes below a lock, in the order of their numbers.

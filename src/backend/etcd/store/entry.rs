@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use super::EtcdStore;
 use super::transaction::{commit, put_last};
+use crate::backend::StoreError;
 use crate::backend::etcd::connection::Channel;
-use crate::backend::etcd::lease::{self, Granted, Lease, Owner, remaining};
-use crate::backend::etcd::listing::{self, OtherFormats, Snapshot, unsigned};
-use crate::backend::etcd::messages::{TxnRequest, TxnResponse};
+use crate::backend::etcd::lease::{self, Lease, Owner, remaining};
+use crate::backend::etcd::listing::{self, Snapshot, unsigned};
+use crate::backend::etcd::messages::{LeaseRevokeRequest, TxnRequest};
 use crate::backend::etcd::watch::Events;
 use crate::backend::ledger::entries::{EntryStore, Fencing, Granting, Listing, METADATA, Write, Written};
 use crate::backend::ledger::{Purpose, Watch};
-use crate::backend::{Outlook, StoreError};
 use crate::clock::Moment;
 use crate::lock::{Claim, LockName};
 
@@ -28,7 +28,9 @@ impl EtcdStore {
     ) -> Result<Snapshot, StoreError> {
         let request = listing::request(&self.keys(name));
         let reply = self.client.call(request).await?;
-        let snapshot = snapshot(name, purpose, reply, ended)?;
+        let mut snapshot = Snapshot::of(name, purpose, reply)?;
+        // The keys of a lease go with it, maybe a moment later.
+        snapshot.entries.retain(|stored| ended != Some(stored.lease));
         self.term = Some(snapshot.term);
         Ok(snapshot)
     }
@@ -52,11 +54,7 @@ impl EtcdStore {
                 return Ok(snapshot);
             }
         }
-        Err(StoreError::Unavailable {
-            reason: "the cluster has elected another leader meanwhile".into(),
-            maybe_applied: true,
-            outlook: Outlook::Transient,
-        })
+        Err(StoreError::transient("the cluster has elected another leader meanwhile", true))
     }
 
     /// Reads the entries, while a new lease is granted; or extends the lease first.
@@ -69,25 +67,25 @@ impl EtcdStore {
         let both = async |channel: &Channel| {
             tokio::try_join!(Lease::grant(channel, id, claim.ttl), channel.call(request.clone()))
         };
-        let (granted, reply) = self.client.with(both).await?;
-        self.use_granted(&granted);
-        match granted.term {
-            Some(_) => snapshot(&claim.name, purpose, reply, None),
+        let ((lease, term), reply) = self.client.with(both).await?;
+        self.use_granted(lease, term);
+        match term {
+            Some(_) => Snapshot::of(&claim.name, purpose, reply),
             None => self.extend_and_read(&claim.name, purpose).await,
         }
     }
 
-    /// Requests a new lease.
-    async fn request_lease(&mut self, ttl: Duration) -> Result<Granted, StoreError> {
+    /// Requests a new lease, and returns the term of the reply, see [`Lease::grant`].
+    async fn request_lease(&mut self, ttl: Duration) -> Result<Option<u64>, StoreError> {
         let id = self.id_to_request();
-        let granted = self.client.with(async |channel| Lease::grant(channel, id, ttl).await).await?;
-        self.use_granted(&granted);
-        Ok(granted)
+        let (lease, term) = self.client.with(async |channel| Lease::grant(channel, id, ttl).await).await?;
+        self.use_granted(lease, term);
+        Ok(term)
     }
 
-    fn use_granted(&mut self, granted: &Granted) {
-        (self.lease, self.requested) = (Some(granted.lease), None);
-        self.term = granted.term.or(self.term);
+    fn use_granted(&mut self, lease: Lease, term: Option<u64>) {
+        (self.lease, self.requested) = (Some(lease), None);
+        self.term = term.or(self.term);
     }
 
     /// Uses the lease of the entry in which the claim is noted, if that is not known: of an outer hold, or of another
@@ -118,7 +116,7 @@ impl EtcdStore {
         let is_unfit = |lease: Lease| lease.ttl < claim.ttl || is_long(lease);
         let is_renewal = matches!(purpose, Purpose::Renew(_));
         let is_wanted = is_missing || is_renewal && own.is_some() && self.lease.is_some_and(is_unfit);
-        if is_wanted && self.request_lease(claim.ttl).await?.term.is_none() {
+        if is_wanted && self.request_lease(claim.ttl).await?.is_none() {
             return self.extend_and_read(&claim.name, purpose).await;
         }
         Ok(snapshot)
@@ -143,7 +141,7 @@ impl EtcdStore {
     /// Ends a lease that no key needs any more, over another connection if this one fails. It ends by itself as well.
     pub(super) async fn revoke(&mut self, id: i64) {
         for _ in 0..2 {
-            let revoked = self.client.with(async |channel| lease::revoke(channel, id).await).await;
+            let revoked = self.client.call(LeaseRevokeRequest { id }).await;
             if !matches!(revoked, Err(StoreError::Unavailable { .. })) {
                 return;
             }
@@ -297,21 +295,4 @@ impl EntryStore for EtcdStore {
 /// Returns whether it stores metadata with a freeze.
 fn is_freeze(write: &Write) -> bool {
     matches!(write, Write::Swap { order: METADATA, value, .. } if value.freeze().is_some())
-}
-
-fn snapshot(
-    name: &LockName,
-    purpose: &Purpose,
-    reply: TxnResponse,
-    ended: Option<i64>,
-) -> Result<Snapshot, StoreError> {
-    let others = match purpose {
-        // Whatever others have written: a hold can be kept and ended.
-        Purpose::Renew(_) | Purpose::Release(_) => OtherFormats::Foreign,
-        Purpose::Claim(_) | Purpose::Operate | Purpose::Prepare | Purpose::History => OtherFormats::Reject,
-    };
-    let mut snapshot = Snapshot::of(name, reply, others)?;
-    // The keys of a lease go with it, maybe a moment later.
-    snapshot.entries.retain(|stored| ended != Some(stored.lease));
-    Ok(snapshot)
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use tonic::{Code, Status};
 
 use super::EtcdStore;
+use crate::backend::StoreError;
 use crate::backend::etcd::connection::Channel;
 use crate::backend::etcd::errors;
 use crate::backend::etcd::keys::Keys;
@@ -14,7 +15,6 @@ use crate::backend::etcd::messages::{
 };
 use crate::backend::ledger::entries::{METADATA, Write};
 use crate::backend::ledger::{Ledger, Purpose};
-use crate::backend::{Outlook, StoreError};
 use crate::clock::Moment;
 
 const CREATE_REVISION: i32 = 1;
@@ -52,8 +52,8 @@ impl EtcdStore {
             return Ok(rest.id);
         }
         let id = new_id();
-        let granted = self.client.with(async |channel| Lease::grant(channel, id, length).await).await?;
-        self.rest = Some(granted.lease);
+        let (rest, _) = self.client.with(async |channel| Lease::grant(channel, id, length).await).await?;
+        self.rest = Some(rest);
         Ok(id)
     }
 
@@ -68,11 +68,8 @@ impl EtcdStore {
         Ok(match write {
             Write::Create { alone, waiting, lease } => {
                 // Without a lease, the entry would never end.
-                let ended = || StoreError::Unavailable {
-                    reason: "the lease of this client has ended before its entry was created".into(),
-                    maybe_applied: false,
-                    outlook: Outlook::Transient,
-                };
+                let why = "the lease of this client has ended before its entry was created";
+                let ended = || StoreError::transient(why, false);
                 let session = self.lease.map(|lease| lease.id).ok_or_else(ended)?;
                 let key = keys.contender(session);
                 txn.compare.push(created(key.clone(), 0));

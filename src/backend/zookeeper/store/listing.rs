@@ -11,7 +11,7 @@ use crate::backend::zookeeper::connection::Reply;
 use crate::backend::zookeeper::errors::Code;
 use crate::backend::zookeeper::message::Request;
 use crate::backend::zookeeper::node::{
-    Document, Node, Stored, document, entitled, nodes, stored, version, wait_instead,
+    Node, Stored, document, entitled, nodes, stored, version, wait_instead,
 };
 use crate::lock::{LockName, Mode};
 
@@ -85,7 +85,7 @@ impl ZooKeeperStore {
     fn catch_up(&self, lock: &str, purpose: &Purpose) -> Request {
         let path = lock.to_owned();
         match purpose {
-            Purpose::Claim(_) if self.client.is_proven() => Request::Sync { path },
+            Purpose::Claim(_) if self.client.is_proven => Request::Sync { path },
             Purpose::Claim(_) | Purpose::Renew(_) => Request::Multi(vec![Request::Check { path }]),
             Purpose::Release(_) | Purpose::Operate | Purpose::Prepare | Purpose::History => {
                 Request::Sync { path }
@@ -242,7 +242,7 @@ impl ZooKeeperStore {
     pub(super) fn take_metadata(&mut self, name: &LockName, reply: &Reply) -> Result<(), StoreError> {
         let path = self.location().paths(name).metadata;
         let (version, value) = match document(&path, reply)? {
-            Some(Document { stat, value }) => (version(&stat), value),
+            Some((stat, value)) => (version(&stat), value),
             None => (0, Ok(Ledger::default())),
         };
         self.unreadable = value.as_ref().err().copied();

@@ -6,10 +6,11 @@ use crate::support::SOON;
 use crate::support::dlock::Dlock;
 use crate::support::etcd::{Ensemble, Etcd, Plan};
 use crate::support::fake::Fake;
+use crate::support::place::Place;
 use crate::support::process;
 use crate::support::running::Exit;
 use crate::support::wait::until;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -86,6 +87,19 @@ fn a_name_with_a_slash_is_one_key() {
     holder.await_ready();
     let [key] = etcd.client().keys("/dlock/").try_into().unwrap();
     assert_eq!(key.name, format!("/dlock/a%2Fb/{:x}", key.lease));
+}
+
+/// The keys and the metadata of all locks are in one range.
+#[test]
+fn a_frozen_lock_without_a_prefix_is_listed_once() {
+    let etcd = Etcd::lent();
+    let url = format!("{}?prefix=", etcd.url());
+    let dlock = |line: &str| Place::new().bare().backend(&url).args(line.split(' ')).output();
+    let frozen = dlock("freeze --forever --now a b");
+    assert_eq!(frozen.exit, Exit::Code(0), "{}", frozen.stderr);
+    let seen: Value = serde_json::from_str(&dlock("status --json").stdout).unwrap();
+    let names: Vec<_> = seen["locks"].as_array().unwrap().iter().map(|lock| &lock["name"]).collect();
+    assert_eq!(names, ["a", "b"]);
 }
 
 /// The cluster grants 9 s, half more than its election takes: the shorter one of both counts.
