@@ -27,6 +27,7 @@ use self::location::{Recipe, SHORTEST_LEASE};
 use super::admin::LockAdmin;
 use super::location::{Demand, Policy};
 use super::net::Address;
+use super::net::http::Route;
 use crate::backend;
 use crate::lock::Mode;
 
@@ -55,11 +56,12 @@ impl backend::Location for Location {
     }
 
     fn insecure(&self) -> Option<&'static str> {
-        self.security.warning()
+        self.route.security.warning()
     }
 
     fn unverified(&self) -> Option<String> {
-        self.security.unverified().filter(|_| !matches!(self.agent, Address::Socket(_)))
+        let Route { address, security, .. } = &self.route;
+        security.unverified().filter(|_| !matches!(address, Address::Socket(_)))
     }
 
     fn policy(&self) -> Policy {
@@ -67,6 +69,6 @@ impl backend::Location for Location {
     }
 
     fn open(&self) -> Box<dyn LockAdmin> {
-        Box::new(store::contender(self.clone()))
+        Box::new(store::contender(self))
     }
 }

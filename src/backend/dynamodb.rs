@@ -36,7 +36,7 @@ impl backend::Location for Location {
     }
 
     fn check_login(&self) -> Result<(), UrlError> {
-        self.place.security.check_login(None)
+        self.place.route.security.check_login(None)
     }
 
     fn check_name(&self, name: &LockName) -> Result<(), UrlError> {
@@ -66,7 +66,7 @@ impl backend::Location for Location {
     }
 
     fn insecure(&self) -> Option<&'static str> {
-        self.place.security.warning()
+        self.place.route.security.warning()
     }
 
     fn unverified(&self) -> Option<String> {

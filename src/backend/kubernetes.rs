@@ -51,7 +51,7 @@ impl backend::Location for Location {
     fn unverified(&self) -> Option<String> {
         let cluster = self.cluster.as_ref().ok()?;
         // A configuration that says not to verify the server is refused.
-        cluster.security.tls.is_none().then(|| "use a context whose server is https://".to_owned())
+        cluster.route.security.tls.is_none().then(|| "use a context whose server is https://".to_owned())
     }
 
     fn policy(&self) -> Policy {

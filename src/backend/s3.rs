@@ -27,7 +27,7 @@ impl backend::Location for Location {
     }
 
     fn check_login(&self) -> Result<(), UrlError> {
-        self.place.security.check_login(None)
+        self.place.route.security.check_login(None)
     }
 
     fn keeps_leases(&self) -> bool {
@@ -44,7 +44,7 @@ impl backend::Location for Location {
     }
 
     fn insecure(&self) -> Option<&'static str> {
-        self.place.security.warning()
+        self.place.route.security.warning()
     }
 
     fn unverified(&self) -> Option<String> {

@@ -14,7 +14,6 @@ use super::gate::{Gate, Pair};
 use super::location::{Location, Recipe};
 use crate::backend::StoreError;
 use crate::backend::ledger::{Ledger, Unreadable};
-use crate::backend::net::Protocol;
 use crate::backend::net::http::{Client, Method, Reply, request};
 use crate::clock::Moment;
 use crate::lock::LockName;
@@ -23,14 +22,18 @@ use crate::lock::LockName;
 const INDEX: &str = "x-consul-index";
 /// What is not encoded in a path and a query.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'/');
+/// What Consul says of a session whose node is not registered in its datacenter (`ErrMissingNode` in
+/// `agent/consul/state/state_store.go`; hashicorp/consul#6828).
+const NO_NODE: &str = "Missing node registration";
 /// The longest delay of a lock that Consul accepts.
 const LONGEST_DELAY: Duration = Duration::from_secs(60);
 
 /// A client of the HTTP API.
 pub(super) struct Agent {
-    location: Location,
+    pub location: Location,
     http: Client,
-    clock: Clock,
+    /// The clock, as the last replies have shown it.
+    pub clock: Clock,
 }
 
 /// The keys of one lock.
@@ -67,7 +70,7 @@ pub(super) struct Refused {
 impl Agent {
     /// Returns a client; does not connect.
     pub fn new(location: &Location) -> Agent {
-        Agent::with(location.client(), location)
+        Agent::with(location.route.client(), location)
     }
 
     /// Returns a client with this connection.
@@ -75,17 +78,12 @@ impl Agent {
         Agent { location: location.clone(), http, clock: Clock::default() }
     }
 
-    /// Returns the clock, as the last replies have shown it.
-    pub fn clock(&self) -> Clock {
-        self.clock
-    }
-
     /// Opens the connection, if there is none.
     ///
     /// # Errors
     /// The agent cannot be reached, or the token cannot be read.
     pub async fn connect(&mut self) -> Result<(), StoreError> {
-        self.location.security.credentials.password()?;
+        self.location.route.security.credentials.password()?;
         self.http.connect().await
     }
 
@@ -98,15 +96,15 @@ impl Agent {
         method: Method,
         path: &str,
         query: &str,
-        body: Vec<u8>,
+        body: String,
     ) -> Result<Reply, StoreError> {
         let mut uri = format!("/v1/{}?{query}", encoded(path));
         for (name, value) in &self.location.parameters {
             uri.push_str(&format!("&{name}={}", encoded(value)));
         }
         let mut request = request(method, &uri, &[], body)?;
-        if let Some(token) = self.location.security.credentials.password()?.filter(|token| !token.is_empty())
-        {
+        let token = self.location.route.security.credentials.password()?;
+        if let Some(token) = token.filter(|token| !token.is_empty()) {
             let unusable = |_| StoreError::Config("the token has a character that no header can have".into());
             let mut token = HeaderValue::try_from(token).map_err(unusable)?;
             token.set_sensitive(true);
@@ -126,7 +124,7 @@ impl Agent {
         method: Method,
         path: &str,
         query: &str,
-        body: Vec<u8>,
+        body: String,
     ) -> Result<Reply, StoreError> {
         let reply = self.ask(method, path, query, body).await?;
         if reply.status.is_success() { Ok(reply) } else { Err(failure(&reply)) }
@@ -144,7 +142,7 @@ impl Agent {
         let (keys, ledger) = (self.location.common_key(name), self.location.ledger_key(name));
         let blocking = change.map(|(index, wait)| format!("&index={index}&wait={}s", wait.as_secs()));
         let query = format!("recurse&consistent{}", blocking.unwrap_or_default());
-        let reply = self.ask(Method::GET, &format!("kv/{keys}"), &query, Vec::new()).await?;
+        let reply = self.ask(Method::GET, &format!("kv/{keys}"), &query, String::new()).await?;
         // An index that is not positive would not block.
         let index = reply.header(INDEX).and_then(|index| index.parse().ok()).unwrap_or(1).max(1);
         let mut pairs = self.listed::<Pair>(&reply).await?;
@@ -161,19 +159,16 @@ impl Agent {
 
     /// Returns the list in a reply to a query, which is empty if there is nothing.
     async fn listed<T: DeserializeOwned>(&self, reply: &Reply) -> Result<Vec<T>, StoreError> {
-        let (agent, security) = (&self.location.agent, &self.location.security);
+        let route = &self.location.route;
         match (reply.status.as_u16(), reply.header(INDEX)) {
             // Any web server may reply so.
-            (200 | 404, None) => Err(match &self.location.proxy {
-                None => Protocol::Http.mismatch(agent).await.unwrap_or_else(unexpected),
-                Some(_) => unexpected(),
-            }),
+            (200 | 404, None) => Err(route.mismatch(unexpected()).await),
             (404, _) => {
-                security.recognize(agent);
+                route.recognize();
                 Ok(Vec::new())
             }
             (200, _) => {
-                security.recognize(agent);
+                route.recognize();
                 parsed(&reply.body)
             }
             _ => Err(failure(reply)),
@@ -186,7 +181,7 @@ impl Agent {
     /// As of [`succeed`](Agent::succeed).
     pub async fn names(&mut self) -> Result<Vec<LockName>, StoreError> {
         let path = format!("kv/{}", self.location.prefix);
-        let reply = self.ask(Method::GET, &path, "keys&consistent", Vec::new()).await?;
+        let reply = self.ask(Method::GET, &path, "keys&consistent", String::new()).await?;
         let keys: Vec<String> = self.listed(&reply).await?;
         Ok(keys.iter().filter_map(|key| self.location.name_of(key)).collect())
     }
@@ -195,7 +190,7 @@ impl Agent {
     /// the health of its node.
     ///
     /// # Errors
-    /// As of [`succeed`](Agent::succeed).
+    /// As of [`succeed`](Agent::succeed), or the agent's node is missing in the datacenter that the URL names.
     pub async fn create_session(&mut self, ttl: Duration) -> Result<String, StoreError> {
         let body = json!({
             "Name": "dlock",
@@ -207,10 +202,26 @@ impl Agent {
             },
             "NodeChecks": [],
         });
-        let reply = self.succeed(Method::PUT, "session/create", "", body.to_string().into_bytes()).await?;
+        let reply = self.ask(Method::PUT, "session/create", "", body.to_string()).await?;
+        if !reply.status.is_success() {
+            return Err(self.no_session(&reply));
+        }
         let created: Value = parsed(&reply.body)?;
         let id = created["ID"].as_str().filter(|id| identity(id).is_some());
         id.map(str::to_owned).ok_or_else(unexpected)
+    }
+
+    /// Returns the error of a session that is not created. In the agent's own datacenter, which the URL may name as well, its
+    /// node is registered soon.
+    fn no_session(&self, reply: &Reply) -> StoreError {
+        let datacenter = self.location.parameters.iter().find(|(name, _)| *name == "dc");
+        match datacenter.filter(|_| String::from_utf8_lossy(&reply.body).contains(NO_NODE)) {
+            Some((_, datacenter)) => StoreError::unreachable(format!(
+                "the agent's node is not registered in the datacenter {datacenter}; if that is another one than the agent's, name \
+                 an agent of it in the URL"
+            )),
+            None => failure(reply),
+        }
     }
 
     /// Renews a session. Returns false if it has ended.
@@ -218,7 +229,7 @@ impl Agent {
     /// # Errors
     /// As of [`succeed`](Agent::succeed).
     pub async fn renew_session(&mut self, session: &str) -> Result<bool, StoreError> {
-        let reply = self.ask(Method::PUT, &format!("session/renew/{session}"), "", Vec::new()).await?;
+        let reply = self.ask(Method::PUT, &format!("session/renew/{session}"), "", String::new()).await?;
         match reply.status.as_u16() {
             200 => Ok(true),
             404 if String::from_utf8_lossy(&reply.body).contains(session) => Ok(false),
@@ -234,7 +245,7 @@ impl Agent {
     /// As of [`succeed`](Agent::succeed).
     pub async fn destroy_session(&mut self, session: &str) -> Result<(), StoreError> {
         let path = format!("session/destroy/{session}");
-        self.succeed(Method::PUT, &path, "", Vec::new()).await.map(drop)
+        self.succeed(Method::PUT, &path, "", String::new()).await.map(drop)
     }
 
     /// Carries out all of these operations, or none. Returns the index of what they have stored last; `None` if they only remove
@@ -246,7 +257,7 @@ impl Agent {
         &mut self,
         operations: &[Value],
     ) -> Result<Result<Option<u64>, Refused>, StoreError> {
-        let body = serde_json::to_vec(operations).expect("texts and numbers are JSON");
+        let body = serde_json::to_string(operations).expect("texts and numbers are JSON");
         let reply = self.ask(Method::PUT, "txn", "", body).await?;
         match reply.status.as_u16() {
             200 => {
@@ -280,7 +291,7 @@ impl Agent {
     /// As of [`succeed`](Agent::succeed).
     pub async fn forget(&mut self, name: &LockName) -> Result<(), StoreError> {
         let path = format!("kv/{}", self.location.lock_key(name));
-        self.succeed(Method::DELETE, &path, "recurse", Vec::new()).await.map(drop)
+        self.succeed(Method::DELETE, &path, "recurse", String::new()).await.map(drop)
     }
 }
 

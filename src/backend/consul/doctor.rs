@@ -41,17 +41,18 @@ impl ConsulStore {
     /// # Errors
     /// A configured file cannot be used, or the agent fails during the checks.
     pub(super) async fn examine_agent(&mut self, diagnosis: &Diagnosis) -> Result<(), StoreError> {
-        let location = self.location.clone();
-        location.security.credentials.password()?;
-        let (addresses, security) = (from_ref(&location.agent), &location.security);
+        let location = self.agent.location.clone();
+        let route = &location.route;
+        let (addresses, security) = (from_ref(&route.address), &route.security);
+        security.credentials.password()?;
         let servers = Servers { addresses, security, remedies: &REMEDIES, fewer: "" };
         let log_in = async |mut server: Server<'_>| {
-            let client = server.open_http(location.proxy.as_ref(), "/v1/status/leader").await?;
+            let client = server.open_http(route, "/v1/status/leader").await?;
             let mut agent = Agent::with(client, &location);
             let leader = async {
-                let reply = agent.succeed(Method::GET, "status/leader", "", Vec::new()).await?;
+                let reply = agent.succeed(Method::GET, "status/leader", "", String::new()).await?;
                 let leader: String = parsed(&reply.body)?;
-                security.recognize(&location.agent);
+                route.recognize();
                 Ok((agent, leader))
             };
             server.log_in("protocol", leader).await
@@ -72,9 +73,9 @@ impl ConsulStore {
         itself(&mut agent, diagnosis).await?;
         clock(&agent, diagnosis);
         answers(location.recipe, diagnosis);
-        let request = async || agent.succeed(Method::GET, "status/leader", "", Vec::new()).await.map(drop);
+        let request = async || agent.succeed(Method::GET, "status/leader", "", String::new()).await.map(drop);
         diagnosis.measure_latency("requests", request).await?;
-        let name = race::try_out(|| contender(location.clone()), diagnosis).await?;
+        let name = race::try_out(|| contender(&location), diagnosis).await?;
         self.agent.forget(&name).await
     }
 }
@@ -82,7 +83,7 @@ impl ConsulStore {
 /// Reports what the agent is, if the token may know.
 async fn itself(agent: &mut Agent, diagnosis: &Diagnosis) -> Result<(), StoreError> {
     diagnosis.begin("agent");
-    let reply = match agent.succeed(Method::GET, "agent/self", "", Vec::new()).await {
+    let reply = match agent.succeed(Method::GET, "agent/self", "", String::new()).await {
         Err(StoreError::Denied(_)) => {
             diagnosis.found(Finding::warning(
                 "agent",
@@ -113,7 +114,7 @@ async fn itself(agent: &mut Agent, diagnosis: &Diagnosis) -> Result<(), StoreErr
 
 /// Reports how far the clock of this host is from that of the agent.
 fn clock(agent: &Agent, diagnosis: &Diagnosis) {
-    let (difference, is_ahead) = agent.clock().difference();
+    let (difference, is_ahead) = agent.clock.difference();
     let found = format!(
         "this host's clock is {} the agent's by at least {}",
         if is_ahead { "ahead of" } else { "behind" },

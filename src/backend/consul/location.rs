@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 
-use crate::backend::net::http::{Client, Proxy};
+use crate::backend::net::http::Route;
 use crate::backend::net::{Address, COMMON, Security};
 use crate::backend::options::Value::{Text, Word};
 use crate::backend::options::{Options, Table, UrlOption, of_lock, words};
@@ -68,11 +68,8 @@ impl Recipe {
 /// An agent, and how to connect to it.
 #[derive(Clone)]
 pub struct Location {
-    pub(super) agent: Address,
+    pub(super) route: Route,
     pub(super) recipe: Recipe,
-    pub(super) security: Security,
-    /// What stands between this host and the agent, if the environment says so.
-    pub(super) proxy: Option<Proxy>,
     pub(super) prefix: String,
     /// The parameters of every request.
     pub(super) parameters: Vec<(&'static str, String)>,
@@ -138,21 +135,13 @@ impl Location {
             }
         };
         let parameters = PARAMETERS.iter().map(|(option, name)| (*name, options.get(option).to_owned()));
-        let proxy = Proxy::of(&agent, security.tls.is_some(), environment)?;
         Ok(Location {
-            agent,
+            route: Route::of(agent, security, environment)?,
             recipe: options.word("recipe", &Recipe::ALL),
-            security,
-            proxy,
             prefix: options.get("prefix").trim_start_matches('/').to_owned(),
             parameters: parameters.filter(|(_, value)| !value.is_empty()).collect(),
             display: format!("{shown}{}", options.query()),
         })
-    }
-
-    /// Returns a client of the agent, through the proxy if there is one; does not connect.
-    pub(super) fn client(&self) -> Client {
-        Client::new(&self.agent, &self.security).through(self.proxy.as_ref())
     }
 
     /// Returns the prefix that `consul lock` is given.

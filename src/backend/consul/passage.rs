@@ -1,6 +1,5 @@
 //! The sessions of a client by which it holds locks.
 
-use std::mem;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -94,8 +93,6 @@ impl Passage {
 #[derive(Default)]
 pub(super) struct Sessions {
     passages: Vec<Passage>,
-    /// Those that have not got their lock.
-    refused: Vec<String>,
     /// Consul has not let the last session of this client have a lock that nobody holds; no other one is made until then.
     pub delayed_until: Option<Moment>,
 }
@@ -172,15 +169,16 @@ impl Sessions {
         is_swapped && !is_kept
     }
 
-    /// Notes that the session of this claim could not lock a key, or has lost it.
-    pub fn note_refusal(&mut self, token: &str) {
-        let Some(place) = self.passages.iter().position(|passage| passage.token == token) else { return };
-        if self.passages[place].state == State::Intended {
-            self.refused.push(self.passages.remove(place).session);
+    /// Notes that the session of this claim could not lock a key, or has lost it. Returns whether it never had it: it is to be
+    /// ended.
+    pub fn note_refusal(&mut self, token: &str) -> bool {
+        let Some(passage) = self.of_mut(token) else { return false };
+        let is_refused = passage.state == State::Intended;
+        passage.state = State::Lost;
+        if is_refused {
             self.delayed_until = Some(Moment::now() + REFUSED);
-        } else {
-            self.passages[place].state = State::Lost;
         }
+        is_refused
     }
 
     /// Returns whether a session is not made yet.
@@ -188,12 +186,11 @@ impl Sessions {
         self.delayed_until.is_some_and(|until| Moment::now() < until)
     }
 
-    /// Ends these, and those that have not got their lock. If that fails, they end by themselves.
+    /// Ends these. If that fails, or if the future is dropped, they end by themselves.
     pub async fn end(&mut self, agent: &mut Agent, is_meant: impl Fn(&Passage) -> bool) {
-        let ended = self.passages.extract_if(.., |passage| is_meant(passage)).map(|passage| passage.session);
-        self.refused.extend(ended);
-        for session in mem::take(&mut self.refused) {
-            let _ = agent.destroy_session(&session).await;
+        let ended: Vec<_> = self.passages.extract_if(.., |passage| is_meant(passage)).collect();
+        for passage in ended {
+            let _ = agent.destroy_session(&passage.session).await;
         }
     }
 }

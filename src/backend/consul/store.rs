@@ -24,7 +24,6 @@ const LONGEST: usize = 300 << 10;
 /// A client of an agent. If it ends without a release, its locks end with their sessions, and its queue positions with
 /// their leases.
 pub(super) struct ConsulStore {
-    pub location: Location,
     pub agent: Agent,
     sessions: Sessions,
     waiting: Option<Waiting>,
@@ -50,10 +49,9 @@ impl Version {
 }
 
 /// Returns a client of a location; does not connect.
-pub(super) fn contender(location: Location) -> Contender<ConsulStore> {
+pub(super) fn contender(location: &Location) -> Contender<ConsulStore> {
     Contender::new(ConsulStore {
-        agent: Agent::new(&location),
-        location,
+        agent: Agent::new(location),
         sessions: Sessions::default(),
         waiting: None,
         watch: None,
@@ -101,7 +99,7 @@ impl DocumentStore for ConsulStore {
         // What another program writes into a key that a session of this client holds does not end the hold.
         let own = self.sessions.holding(name).map(|passage| &passage.session);
         let is_own = own.is_some_and(|session| reading.gate.sessions.contains(session));
-        if let Err(other) = reading.gate.check(&self.location, name)
+        if let Err(other) = reading.gate.check(&self.agent.location, name)
             && !is_own
         {
             let is_intended = |one: &Passage| one.name == *name && one.state == State::Intended;
@@ -120,7 +118,7 @@ impl DocumentStore for ConsulStore {
         }
         let wrong = |why| StoreError::Config(format!("{name}: {why}"));
         let mut ledger = self.last.ledger.clone().transpose().map_err(wrong)?.unwrap_or_default();
-        let (recipe, now) = (self.location.recipe, self.agent.clock().now());
+        let (recipe, now) = (self.agent.location.recipe, self.agent.clock.now());
         if recipe == Recipe::Semaphore {
             let own = self.sessions.own(name);
             add_foreign(&mut ledger, &version.gate.clone().without(|session| own.contains(&session)), now);
@@ -131,7 +129,7 @@ impl DocumentStore for ConsulStore {
             self.sessions.end(&mut self.agent, is_lost).await;
         }
         if purpose.claim().is_some() {
-            Watch::follow(&mut self.watch, &self.location, name, self.last.index);
+            Watch::follow(&mut self.watch, &self.agent.location, name, self.last.index);
         }
         let occupants = Some(occupants(recipe, &ledger, &version.gate));
         Ok(Seen { ledger, version, now, sent, occupants })
@@ -161,17 +159,17 @@ impl DocumentStore for ConsulStore {
             self.sessions.end(&mut self.agent, |one| one.token == token).await;
             return Ok(None);
         }
-        let now = revision.now;
-        let step = passage.and_then(|passage| passage.step(&self.location, &ledger, &version.gate, now));
+        let (location, now) = (&self.agent.location, revision.now);
+        let step = passage.and_then(|passage| passage.step(location, &ledger, &version.gate, now));
         let is_swapped = step.is_some();
         let (mut operations, gate) = step.unwrap_or_else(|| (Vec::new(), version.gate.clone()));
         if !is_swapped && matches!(purpose, Purpose::Release(_)) {
-            operations = version.gate.cleared(&self.location, name);
+            operations = version.gate.cleared(location, name);
         }
-        if self.location.recipe == Recipe::Semaphore {
+        if location.recipe == Recipe::Semaphore {
             keep_expired(&mut ledger, revision.before, &gate, revision.now);
         }
-        operations.push(storing(&self.location.ledger_key(name), &ledger.to_json(), version.ledger));
+        operations.push(storing(&location.ledger_key(name), &ledger.to_json(), version.ledger));
         match self.agent.transact(&operations).await? {
             Ok(index) => {
                 // The last operation stores the ledger.
@@ -179,7 +177,7 @@ impl DocumentStore for ConsulStore {
                 let is_left = self.sessions.note_stored(token, is_kept, is_swapped);
                 Waiting::note(&mut self.waiting, name, revision.effect, &calls(&ledger));
                 self.sessions.end(&mut self.agent, |one| is_left && one.token == token).await;
-                let gate = if is_swapped { gate.stored(self.location.recipe, index) } else { gate };
+                let gate = if is_swapped { gate.stored(self.agent.location.recipe, index) } else { gate };
                 Ok(Some(Version { ledger: index, gate }))
             }
             Err(Refused { operations: refused, why }) => {
@@ -189,8 +187,8 @@ impl DocumentStore for ConsulStore {
                 if refused.contains(&(operations.len() - 1)) {
                     self.unstored = Some((version.indices(), why));
                 } else if is_lock && !verbs.iter().any(|verb| verb.starts_with("check-")) {
-                    self.sessions.note_refusal(token);
-                    self.sessions.end(&mut self.agent, |_| false).await;
+                    let is_refused = self.sessions.note_refusal(token);
+                    self.sessions.end(&mut self.agent, |one| is_refused && one.token == token).await;
                 }
                 Ok(None)
             }
@@ -198,7 +196,7 @@ impl DocumentStore for ConsulStore {
     }
 
     fn clock_lag(&self) -> Duration {
-        self.agent.clock().uncertainty()
+        self.agent.clock.uncertainty()
     }
 
     fn is_read_only(&self) -> bool {
@@ -258,14 +256,15 @@ impl DocumentStore for ConsulStore {
     async fn leave_gate(&mut self, _: &Purpose, claim: &Claim, _: Duration) -> Result<bool, StoreError> {
         let token = claim.token.reveal();
         let Some(passage) = self.sessions.of(token) else { return Ok(false) };
-        let is_adopted = |ledger: &Ledger| passage.is_adopted(ledger, self.agent.clock().now());
+        let is_adopted = |ledger: &Ledger| passage.is_adopted(ledger, self.agent.clock.now());
         match passage.state {
             State::Held if passage.is_recorded || self.last.ledger().is_some_and(is_adopted) => {
                 return Ok(true);
             }
             State::Held => {
                 // Nothing of the hold is in the ledger, so that it may not be stored.
-                let (operations, _) = self.last.gate.left(&self.location, &claim.name, &passage.session);
+                let location = &self.agent.location;
+                let (operations, _) = self.last.gate.left(location, &claim.name, &passage.session);
                 let _ = self.agent.transact(&operations).await?;
             }
             State::Intended => {}
@@ -330,10 +329,7 @@ impl Store for ConsulStore {
     }
 
     fn explained(&self, late: StoreError) -> StoreError {
-        match &self.location.proxy {
-            Some(proxy) => late.map_text(|text| format!("{text} through {proxy}")),
-            None => late,
-        }
+        self.agent.location.route.explained(late)
     }
 
     fn unfrozen(&self) -> Option<&str> {

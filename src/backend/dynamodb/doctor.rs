@@ -45,10 +45,11 @@ impl Table {
     /// A configured file cannot be used, or the store fails during the checks.
     pub(super) async fn examine_table(&self, diagnosis: &Diagnosis) -> Result<(), StoreError> {
         let location = &self.location;
-        let Place { server, security, proxy, name, region, prefix, .. } = &location.place;
-        let servers = Servers { addresses: from_ref(server), security, remedies: &REMEDIES, fewer: "" };
+        let Place { route, name, region, prefix, .. } = &location.place;
+        let (addresses, security) = (from_ref(&route.address), &route.security);
+        let servers = Servers { addresses, security, remedies: &REMEDIES, fewer: "" };
         let log_in = async |mut server: Server<'_>| {
-            let http = server.open_http(proxy.as_ref(), "/").await?;
+            let http = server.open_http(route, "/").await?;
             let table = async {
                 let mut table = Table::with(http, location);
                 if diagnosis.creates() {

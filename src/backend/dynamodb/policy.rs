@@ -8,7 +8,7 @@ use crate::backend::net::aws::{Place, partition, policy};
 /// Returns the policy that gives a user or role exactly these rights.
 pub(super) fn policy(location: &Location) -> Policy {
     let Place { name: table, region, .. } = &location.place;
-    let resource = format!("arn:{}:dynamodb:{region}:*:table/{table}", partition(region));
+    let resource = format!("arn:{}:dynamodb:{region}:*:table/{table}", partition(region).1);
     let locks = ["dynamodb:DescribeTable", "dynamodb:GetItem", "dynamodb:UpdateItem"];
     let statements = [
         allow("DlockLocks", locks, &resource),

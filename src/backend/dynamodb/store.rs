@@ -16,7 +16,7 @@ use crate::lock::LockName;
 /// Returns a client of a location; does not connect.
 pub(super) fn contender(location: &Location) -> Contender<DatedStore<Table>> {
     let gate = (location.recipe == Recipe::LockClient).then(LockClient::default);
-    Contender::new(DatedStore::new(Table::new(location), gate))
+    Contender::new(DatedStore::new(Table::with(location.place.route.client(), location), gate))
 }
 
 impl Dated for Table {
@@ -78,6 +78,10 @@ impl Dated for Table {
         mut visit: impl FnMut(Option<LockName>, Option<Ledger>),
     ) -> Result<(), StoreError> {
         self.scan(|name, item| visit(Some(name), found(Some(item)).ledger.ok())).await
+    }
+
+    fn explained(&self, late: StoreError) -> StoreError {
+        self.location.place.route.explained(late)
     }
 
     async fn examine(&mut self, diagnosis: &Diagnosis) -> Result<(), StoreError> {

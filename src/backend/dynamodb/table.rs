@@ -8,8 +8,7 @@ use super::item::{Change, found};
 use super::location::Location;
 use crate::backend::ledger::dated::{Reading, Written};
 use crate::backend::ledger::polling::Shown;
-use crate::backend::net::Protocol;
-use crate::backend::net::aws::{Place, Signed, expired, lacks_right, skewed};
+use crate::backend::net::aws::{Place, Signed, expired, lacks_right, skewed, throttled};
 use crate::backend::net::http::{Client, Method, Reply, request, shown};
 use crate::backend::{Outlook, StoreError};
 use crate::clock::wall_micros;
@@ -17,15 +16,6 @@ use crate::lock::LockName;
 
 /// A key that was refused for one of these reasons may have been replaced at its source.
 const REPLACED: [&str; 3] = ["ExpiredTokenException", "UnrecognizedClientException", "InvalidClientTokenId"];
-/// The request was not carried out because there were too many.
-const BUSY: [&str; 6] = [
-    "ProvisionedThroughputExceededException",
-    "ThrottlingException",
-    "Throttling",
-    "RequestLimitExceeded",
-    "LimitExceededException",
-    "TransactionConflictException",
-];
 /// A signature is refused if the clocks differ by more: AWS says five minutes.
 const TOLERATED: Duration = Duration::from_secs(4 * 60);
 const CONDITION: &str = "ConditionalCheckFailedException";
@@ -62,11 +52,6 @@ pub(super) enum Answer {
 }
 
 impl Table {
-    /// Returns a client; does not connect.
-    pub fn new(location: &Location) -> Table {
-        Table::with(location.place.client(), location)
-    }
-
     /// Returns a client with this connection.
     pub fn with(http: Client, location: &Location) -> Table {
         let client = Signed::with(http, &location.place, "dynamodb");
@@ -103,7 +88,7 @@ impl Table {
             Answer::Refused(error, ..) if error == NO_TABLE => None,
             other => return Err(self.failure("DescribeTable", other).await),
         };
-        self.location.place.security.recognize(&self.location.place.server);
+        self.location.place.route.recognize();
         Ok(description)
     }
 
@@ -283,7 +268,7 @@ impl Table {
 
     /// Returns the error that a refusal of this action means.
     pub async fn failure(&self, action: &str, answer: Answer) -> StoreError {
-        let Place { name: table, server, .. } = &self.location.place;
+        let Place { name: table, route, .. } = &self.location.place;
         let (error, value, reply) = match answer {
             Answer::Refused(error, value, reply) => (error, value, reply),
             Answer::Done(_, reply) => (String::new(), Value::Null, reply),
@@ -305,10 +290,6 @@ impl Table {
             | "IncompleteSignatureException" => {
                 StoreError::Denied(format!("the store replies {error}: {said}"))
             }
-            busy if BUSY.contains(&busy) => {
-                let reason = format!("the store replies {busy}: {said}");
-                StoreError::Unavailable { reason, maybe_applied: false, outlook: Outlook::Transient }
-            }
             // Two regions have written it at the same time, or a change of the table is under way.
             "ReplicatedWriteConflictException" | "ResourceInUseException" => {
                 let reason = format!("the store replies {error}: {said}");
@@ -317,11 +298,11 @@ impl Table {
             "" if reply.status.is_success() || reply.status.as_u16() == 404 => {
                 // Any web server may reply so.
                 let text = "the server does not reply as DynamoDB does: check endpoint=";
-                let other = Protocol::Http.mismatch(server).await;
-                other.unwrap_or_else(|| StoreError::Config(text.into()))
+                route.mismatch(StoreError::Config(text.into())).await
             }
             "" => reply.failure(),
-            error => reply.failure_saying(format!("{}: {said}", shown(error))),
+            error => throttled(error, &said)
+                .unwrap_or_else(|| reply.failure_saying(format!("{}: {said}", shown(error)))),
         }
     }
 }

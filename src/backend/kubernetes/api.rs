@@ -9,7 +9,6 @@ use serde_json::Value;
 use super::lease::Lease;
 use super::location::Location;
 use crate::backend::ledger::polling::Shown;
-use crate::backend::net::Protocol;
 use crate::backend::net::http::{Client, Lines, Method, Reply, Request, request, shown};
 use crate::backend::{Outlook, StoreError};
 use crate::clock::Moment;
@@ -77,13 +76,13 @@ impl Api {
     /// The server cannot be reached, refuses, or does not reply as Kubernetes does.
     pub async fn read(&mut self, name: &str) -> Result<(Option<Lease>, Duration, Moment), StoreError> {
         let path = self.location.path(Some(name))?;
-        let reply = self.ask(Method::GET, &path, Vec::new()).await?;
+        let reply = self.ask(Method::GET, &path, String::new()).await?;
         let lease = match reply.status.as_u16() {
             200 => Some(self.lease(&reply).await?),
             404 if Status::of(&reply).is_some_and(|status| status.lacks_lease(name)) => None,
             _ => return Err(self.failure(&reply).await),
         };
-        self.recognize();
+        self.location.cluster()?.route.recognize();
         Ok((lease, reply.server_time()?, reply.sent))
     }
 
@@ -96,7 +95,7 @@ impl Api {
         &mut self,
         name: &str,
         is_new: bool,
-        lease: Vec<u8>,
+        lease: String,
     ) -> Result<Option<Lease>, StoreError> {
         let (method, of) = if is_new { (Method::POST, None) } else { (Method::PUT, Some(name)) };
         let path = format!("{}?{MANAGER}", self.location.path(of)?);
@@ -119,7 +118,7 @@ impl Api {
         let (mut leases, mut token) = (Vec::new(), String::new());
         loop {
             let next = format!("{path}?limit={PAGE}&continue={}", encoded(&token));
-            let reply = self.ask(Method::GET, &next, Vec::new()).await?;
+            let reply = self.ask(Method::GET, &next, String::new()).await?;
             let mut list: Value = serde_json::from_slice(&reply.body).unwrap_or_default();
             let items = list.get_mut("items").map(Value::take);
             let next = list["metadata"]["continue"].as_str().filter(|next| !next.is_empty());
@@ -156,13 +155,13 @@ impl Api {
             "{path}?watch=1&allowWatchBookmarks=true&fieldSelector=metadata.name%3D{name}&resourceVersion={}&timeoutSeconds={seconds}",
             encoded(version)
         );
-        let request = self.request(Method::GET, &path, Vec::new()).await?;
+        let request = self.request(Method::GET, &path, String::new()).await?;
         self.client().await?.lines(request).await
     }
 
     /// Sends a request, and returns the reply, of whatever status. One whose credentials were refused, and which so was not
     /// carried out, is repeated once with new ones.
-    async fn ask(&mut self, method: Method, path: &str, body: Vec<u8>) -> Result<Reply, StoreError> {
+    async fn ask(&mut self, method: Method, path: &str, body: String) -> Result<Reply, StoreError> {
         let reply = self.ask_once(method.clone(), path, body.clone()).await?;
         if reply.status.as_u16() != UNAUTHORIZED {
             return Ok(reply);
@@ -172,7 +171,7 @@ impl Api {
         self.ask_once(method, path, body).await
     }
 
-    async fn ask_once(&mut self, method: Method, path: &str, body: Vec<u8>) -> Result<Reply, StoreError> {
+    async fn ask_once(&mut self, method: Method, path: &str, body: String) -> Result<Reply, StoreError> {
         let request = self.request(method, path, body).await?;
         let mut http = self.client().await?;
         let reply = http.send(request).await?;
@@ -191,7 +190,7 @@ impl Api {
         }
     }
 
-    async fn request(&self, method: Method, path: &str, body: Vec<u8>) -> Result<Request, StoreError> {
+    async fn request(&self, method: Method, path: &str, body: String) -> Result<Request, StoreError> {
         let kind = "application/json";
         let agent = concat!("dlock/", env!("CARGO_PKG_VERSION"));
         let headers = [("accept", kind), ("content-type", kind), ("user-agent", agent)];
@@ -214,16 +213,8 @@ impl Api {
     /// Returns the error of a server that does not reply as Kubernetes does.
     async fn other_server(&self) -> StoreError {
         match self.location.cluster() {
-            Ok(cluster) if cluster.proxy.is_none() => {
-                Protocol::Http.mismatch(&cluster.server.address()).await.unwrap_or_else(unexpected)
-            }
-            _ => unexpected(),
-        }
-    }
-
-    fn recognize(&self) {
-        if let Ok(cluster) = self.location.cluster() {
-            cluster.security.recognize(&cluster.server.address());
+            Ok(cluster) => cluster.route.mismatch(unexpected()).await,
+            Err(error) => error,
         }
     }
 

@@ -16,8 +16,8 @@ use serde_json::{Value, json};
 
 use self::kubeconfig::{Kubeconfig, Part};
 use self::plugin::Plugin;
-use crate::backend::net::http::{Client, Endpoint, Proxy};
-use crate::backend::net::{Security, Words};
+use crate::backend::net::Words;
+use crate::backend::net::http::{Client, Endpoint, Proxy, Route};
 use crate::backend::url::{Environment, Host, UrlError};
 use crate::backend::{StoreError, io_text};
 use crate::{input, secret};
@@ -45,11 +45,10 @@ const REFUSED: [(&str, &str); 2] = [
 /// An API server, and how to reach it.
 #[derive(Clone)]
 pub(super) struct Cluster {
-    /// Its path is what the paths of all requests begin with; without a slash at its end.
-    pub server: Endpoint,
     /// Without the client certificate of a plug-in, which [`Cluster::client`] adds.
-    pub security: Security,
-    pub proxy: Option<Proxy>,
+    pub route: Route,
+    /// What the paths of all requests begin with; without a slash at its end.
+    pub path: String,
     /// The namespace of the context, or of the pod.
     pub namespace: Option<String>,
     /// What the server and the credentials are from, in words.
@@ -92,8 +91,8 @@ impl Cluster {
         let context = config.named("context", name)?;
         let cluster = config.named("cluster", context.required("cluster")?)?;
         let wrong = |error: UrlError| cluster.wrong(&error.to_string());
-        let mut server = Endpoint::parse(cluster.required("server")?).map_err(wrong)?;
-        server.path = server.path.split('?').next().unwrap_or_default().trim_end_matches('/').to_owned();
+        let server = Endpoint::parse(cluster.required("server")?).map_err(wrong)?;
+        let path = server.path.split('?').next().unwrap_or_default().trim_end_matches('/').to_owned();
         if cluster.value["insecure-skip-tls-verify"] == true {
             return Err(cluster.wrong(INSECURE));
         }
@@ -115,7 +114,8 @@ impl Cluster {
             tls.check().map_err(|error| context.wrong(&error.to_string()))?;
         }
         let namespace = context.text("namespace").map(str::to_owned);
-        Ok(Cluster { server, security, proxy, namespace, source: context.to_string(), login })
+        let route = Route { address: server.address(), security, proxy };
+        Ok(Cluster { route, path, namespace, source: context.to_string(), login })
     }
 
     /// Returns a client for a new connection, with a certificate that is valid now; does not connect. If the future is
@@ -124,13 +124,13 @@ impl Cluster {
     /// # Errors
     /// A plug-in that has to be run fails.
     pub async fn client(&self) -> Result<Client, StoreError> {
-        let mut security = self.security.clone();
-        if let (Login::Plugin(plugin), Some(tls)) = (&self.login, &mut security.tls)
+        let mut route = self.route.clone();
+        if let (Login::Plugin(plugin), Some(tls)) = (&self.login, &mut route.security.tls)
             && let Some((certificate, key)) = plugin.credentials().await?.certificate
         {
             (tls.cert_file, tls.key_file) = (Some(certificate), Some(key));
         }
-        Ok(Client::new(&self.server.address(), &security).through(self.proxy.as_ref()))
+        Ok(route.client())
     }
 
     /// Returns the header `Authorization` of the next request, if it has one. Its file is read each time; a plug-in is run

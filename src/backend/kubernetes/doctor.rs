@@ -54,12 +54,12 @@ impl Leases {
     pub(super) async fn examine_cluster(&self, diagnosis: &Diagnosis) -> Result<(), StoreError> {
         let location = &self.location;
         let cluster = location.cluster()?;
-        let (address, security) = (cluster.server.address(), &cluster.security);
-        let servers = Servers { addresses: from_ref(&address), security, remedies: &REMEDIES, fewer: "" };
+        let (addresses, security) = (from_ref(&cluster.route.address), &cluster.route.security);
+        let servers = Servers { addresses, security, remedies: &REMEDIES, fewer: "" };
         let number = scratch_number();
         let probe = probe_name(number);
         let log_in = async |mut server: Server<'_>| {
-            let http = server.open_http(cluster.proxy.as_ref(), "/version").await?;
+            let http = server.open_http(&cluster.route, "/version").await?;
             let leases = async {
                 let mut leases = Leases::of(Api::with(http, location), location);
                 leases.read(&probe).await?;
@@ -88,7 +88,7 @@ async fn apart(leases: &mut Leases, key: &str) -> Result<Duration, StoreError> {
     let Reading { found, time, .. } = leases.read(key).await?;
     let (now, version, before, attempt) =
         (at(time), found.version.as_ref(), &Ledger::default(), &random::id());
-    let change = Change { version, before, ledger: &held(now), now, past: now.clock, attempt };
+    let change = Change { version, before, ledger: &held(now), now, attempt };
     let sent = Moment::now();
     let written = leases.write(key, &change).await?;
     let took = Moment::now() - sent;

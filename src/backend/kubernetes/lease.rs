@@ -17,10 +17,13 @@ use serde_json::{Map, Value, json};
 use crate::backend::ledger::dated::Change;
 use crate::backend::ledger::document::digest;
 use crate::backend::ledger::polling::CLOCK_LAG;
-use crate::backend::ledger::{HolderEntry, Ledger, Now, Unreadable};
+use crate::backend::ledger::{HolderEntry, Ledger, Now};
 
 /// The annotation with the ledger.
 pub(super) const LEDGER: &str = "dlock-ledger";
+
+/// Why a Lease whose `spec.strategy` is set is not a lock.
+const ELECTED: &str = "a controller of Kubernetes chooses its holder (spec.strategy): use another name";
 
 /// A Lease as it was read.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,24 +32,17 @@ pub(super) struct Lease {
     object: Value,
     /// When the server has seen its holder or its renewal change last, in whole seconds since 1970.
     pub changed: Option<Duration>,
+    /// What its annotation has besides the ledger.
+    pub mark: Mark,
 }
 
 /// What an annotation has besides the ledger.
-#[derive(Default, Deserialize)]
-struct Mark {
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+pub(super) struct Mark {
     #[serde(default)]
-    attempt: String,
+    pub attempt: Option<String>,
     #[serde(default)]
     holder: String,
-}
-
-/// Why a Lease cannot be a lock.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Unusable {
-    #[error("a controller of Kubernetes chooses its holder (spec.strategy): use another name")]
-    Elected,
-    #[error("its annotation {LEDGER}: {0}")]
-    Unreadable(Unreadable),
 }
 
 impl Lease {
@@ -58,7 +54,7 @@ impl Lease {
             "metadata": { "name": name, "namespace": namespace },
             "spec": {},
         });
-        Lease { object, changed: None }
+        Lease { object, changed: None, mark: Mark::default() }
     }
 
     /// Reads an object of the server; `None` if it is not a Lease.
@@ -67,7 +63,9 @@ impl Lease {
         spec.as_object()?;
         let metadata = object.get_mut("metadata")?.as_object_mut()?;
         metadata.get("resourceVersion")?.as_str()?;
-        metadata.entry("annotations").or_insert(json!({})).as_object()?;
+        let annotations = metadata.entry("annotations").or_insert(json!({})).as_object()?;
+        let ledger = annotations.get(LEDGER).and_then(Value::as_str).unwrap_or_default();
+        let mark = serde_json::from_str(ledger).unwrap_or_default();
         let managers = metadata.remove("managedFields");
         let times = managers.iter().filter_map(Value::as_array).flatten().filter_map(|manager| {
             let fields = manager["fieldsV1"]["f:spec"].as_object()?;
@@ -76,7 +74,7 @@ impl Lease {
             time.as_second().try_into().ok().map(Duration::from_secs)
         });
         let changed = times.max();
-        Some(Lease { object, changed })
+        Some(Lease { object, changed, mark })
     }
 
     /// Returns its name.
@@ -94,12 +92,6 @@ impl Lease {
         self.object["metadata"]["annotations"][LEDGER].as_str()
     }
 
-    /// Returns the number of the attempt that has written it.
-    pub fn attempt(&self) -> Option<String> {
-        let mark = serde_json::from_str::<Mark>(self.annotation()?).ok()?;
-        Some(mark.attempt)
-    }
-
     /// Returns who holds it, for all programs, and when that was confirmed, as the holder says.
     pub fn renewal(&self) -> (&str, &str) {
         let text = |field: &str| self.object["spec"][field].as_str().unwrap_or_default();
@@ -110,19 +102,15 @@ impl Lease {
     /// last renewal, or else from when it was `seen` first.
     ///
     /// # Errors
-    /// It is not a lock.
-    pub fn ledger(&self, seen: Duration) -> Result<Ledger, Unusable> {
+    /// Why it is not a lock.
+    pub fn ledger(&self, seen: Duration) -> Result<Ledger, String> {
         if self.object["spec"]["strategy"].as_str().is_some_and(|strategy| !strategy.is_empty()) {
-            return Err(Unusable::Elected);
+            return Err(ELECTED.to_owned());
         }
-        let (mut ledger, written) = match self.annotation() {
-            None => (Ledger::default(), String::new()),
-            Some(text) => {
-                let ledger = Ledger::parse(text.as_bytes()).map_err(Unusable::Unreadable)?;
-                (ledger, serde_json::from_str::<Mark>(text).unwrap_or_default().holder)
-            }
-        };
-        let (holder, _) = self.renewal();
+        let ledger = self.annotation().map(|text| Ledger::parse(text.as_bytes())).transpose();
+        let ledger = ledger.map_err(|why| format!("its annotation {LEDGER}: {why}"))?;
+        let (mut ledger, (holder, _)) = (ledger.unwrap_or_default(), self.renewal());
+        let written = &self.mark.holder;
         if holder != written {
             ledger.holders.clear();
         }
@@ -144,8 +132,9 @@ impl Lease {
         Ok(ledger)
     }
 
-    /// Returns what is to be written. The version stays in it, if it has one: the server refuses it for another one.
-    pub fn changed(&self, change: &Change<'_, Lease>) -> Vec<u8> {
+    /// Returns what is to be written; `past` is a time that the server's clock has reached by now. The version stays in it, if it
+    /// has one: the server refuses it for another one.
+    pub fn changed(&self, change: &Change<'_, Lease>, past: Duration) -> String {
         let Change { before, ledger: after, attempt, now, .. } = change;
         let mut object = self.object.clone();
         let is_foreign = |holder: &&HolderEntry| holder.identity().is_none();
@@ -159,7 +148,7 @@ impl Lease {
             let is_new = holder != written;
             let spec = object["spec"].as_object_mut().expect("checked when it was read");
             if is_renewed {
-                renew(spec, &written, rest(change, &ledger), is_new, *now);
+                renew(spec, &written, rest(change, &ledger, past), is_new, *now);
             }
         }
         let mut document = json!({ "attempt": attempt, "holder": written });
@@ -168,7 +157,7 @@ impl Lease {
         };
         document.as_object_mut().expect("it was made so").extend(fields);
         object["metadata"]["annotations"][LEDGER] = document.to_string().into();
-        object.to_string().into_bytes()
+        object.to_string()
     }
 }
 
@@ -191,7 +180,7 @@ fn renew(spec: &mut Map<String, Value>, holder: &str, seconds: u64, is_new: bool
 /// Returns how many seconds the lock is held at most unless it is renewed, or frozen if nobody holds it; 1 if neither. The time
 /// of the change may be ahead, for which only a lease makes up that counts from it: other programs count the whole duration anew
 /// at each change.
-fn rest(change: &Change<'_, Lease>, ledger: &Ledger) -> u64 {
+fn rest(change: &Change<'_, Lease>, ledger: &Ledger, past: Duration) -> u64 {
     let frozen = ledger.live_freeze(change.now).map(|(_, rest)| rest);
     if let Some(frozen) = frozen.filter(|_| ledger.holders.is_empty()) {
         return whole_seconds(frozen);
@@ -199,7 +188,7 @@ fn rest(change: &Change<'_, Lease>, ledger: &Ledger) -> u64 {
     let ends = |holder: &HolderEntry| holder.lease_ends.max(holder.kept_until);
     let last = ledger.holders.iter().filter_map(ends).max().unwrap_or_default();
     let is_counted_now = change.before.holders.iter().all(|holder| ends(holder) != Some(last));
-    let time = if is_counted_now { change.now.clock } else { change.past };
+    let time = if is_counted_now { change.now.clock } else { past };
     whole_seconds(last.saturating_sub(time))
 }
 
@@ -231,8 +220,8 @@ mod tests {
 
     /// The same when the clock of the server may show no more than this.
     fn written_at(lease: &Lease, before: &Ledger, after: &Ledger, past: Duration) -> Lease {
-        let change = Change { version: None, before, ledger: after, attempt: "a", now: NOW, past };
-        let object = serde_json::from_slice(&lease.changed(&change)).expect("JSON");
+        let change = Change { version: None, before, ledger: after, attempt: "a", now: NOW };
+        let object = serde_json::from_str(&lease.changed(&change, past)).expect("JSON");
         Lease::of(object).expect("a Lease")
     }
 
@@ -253,7 +242,7 @@ mod tests {
         assert_eq!(taken.object["spec"]["leaseDurationSeconds"], 32);
         assert_eq!(taken.object["spec"]["leaseTransitions"], 0);
         assert_eq!(taken.ledger(Duration::ZERO), Ok(first.clone()));
-        assert_eq!(taken.attempt().as_deref(), Some("a"));
+        assert_eq!(taken.mark.attempt.as_deref(), Some("a"));
         // A waiter changes nothing that other programs look at.
         let mut joined = first.clone();
         joined.waiters = Ledger::of_foreign_waiter(1).waiters;
@@ -320,9 +309,10 @@ mod tests {
             assert!(Lease::of(object.clone()).is_none(), "{object}");
         }
         let elected = lease(&json!({ "strategy": "OldestEmulationVersion" }));
-        assert_eq!(elected.ledger(Duration::ZERO), Err(Unusable::Elected));
+        assert_eq!(elected.ledger(Duration::ZERO), Err(ELECTED.to_owned()));
         let mut damaged = lease(&json!({}));
         damaged.object["metadata"]["annotations"][LEDGER] = "{".into();
-        assert_eq!(damaged.ledger(Duration::ZERO), Err(Unusable::Unreadable(Unreadable::Damaged)));
+        let why = "its annotation dlock-ledger: not written by dlock, or damaged";
+        assert_eq!(damaged.ledger(Duration::ZERO), Err(why.to_owned()));
     }
 }

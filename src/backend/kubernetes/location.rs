@@ -99,7 +99,7 @@ impl Location {
 
     /// Returns the path of a Lease, or of all of them.
     pub(super) fn path(&self, lease: Option<&str>) -> Result<String, StoreError> {
-        let base = self.cluster()?.server.path.trim_end_matches('/');
+        let base = &self.cluster()?.path;
         let lease = lease.map(|lease| format!("/{lease}")).unwrap_or_default();
         Ok(format!("{base}/apis/coordination.k8s.io/v1/namespaces/{}/leases{lease}", self.namespace))
     }

@@ -60,9 +60,9 @@ impl Leases {
         let found = match lease {
             None => Found::nothing(),
             Some(lease) => Found {
-                ledger: lease.ledger(self.seen(&lease, time)).map_err(|why| why.to_string()),
+                ledger: lease.ledger(self.seen(&lease, time)),
                 length: lease.annotation().map_or(0, str::len),
-                attempt: lease.attempt(),
+                attempt: lease.mark.attempt.clone(),
                 version: Some(lease),
             },
         };
@@ -108,13 +108,14 @@ impl Dated for Leases {
     }
 
     async fn write(&mut self, key: &str, change: &Change<'_, Lease>) -> Result<Written<Lease>, StoreError> {
+        let (now, clock) = (change.now.clock, self.api.clock);
+        let past = clock.map_or(now, |clock| clock.past().0.min(now));
         let body = match change.version {
-            Some(lease) => lease.changed(change),
-            None => Lease::new(&self.location.namespace, key).changed(change),
+            Some(lease) => lease.changed(change, past),
+            None => Lease::new(&self.location.namespace, key).changed(change, past),
         };
         let lease = self.api.write(key, change.version.is_none(), body).await?;
-        let time = change.now.clock;
-        Ok(lease.map_or(Written::Refused(None), |lease| Written::Stored(self.found(Some(lease), time))))
+        Ok(lease.map_or(Written::Refused(None), |lease| Written::Stored(self.found(Some(lease), now))))
     }
 
     async fn visit(
@@ -170,14 +171,13 @@ impl Dated for Leases {
     }
 
     fn explained(&self, late: StoreError) -> StoreError {
-        let cluster = self.location.cluster().ok();
-        if let Some(plugin) = cluster.and_then(|cluster| cluster.awaited_plugin()) {
-            let why = format!("{plugin} has not printed credentials yet: raise --connect-timeout");
-            return late.map_text(|text| format!("{text}: {why}"));
-        }
-        match cluster.and_then(|cluster| cluster.proxy.as_ref()) {
-            Some(proxy) => late.map_text(|text| format!("{text} through {proxy}")),
-            None => late,
+        let Ok(cluster) = self.location.cluster() else { return late };
+        match cluster.awaited_plugin() {
+            Some(plugin) => {
+                let why = format!("{plugin} has not printed credentials yet: raise --connect-timeout");
+                late.map_text(|text| format!("{text}: {why}"))
+            }
+            None => cluster.route.explained(late),
         }
     }
 

@@ -194,8 +194,6 @@ pub struct Change<'a, V> {
     /// The store's time, as far as it is known here: what is counted in this change counts from then. It may be ahead by as much
     /// as a request has taken.
     pub now: Now,
-    /// A time that the store's clock has reached by now.
-    pub past: Duration,
     /// Identifies the attempt to write it.
     pub attempt: &'a str,
 }

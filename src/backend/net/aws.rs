@@ -18,7 +18,7 @@ pub use self::client::Signed;
 pub use self::place::Place;
 pub use self::profile::{Profile, Settings};
 pub use self::service::{
-    ENDPOINT, PROFILE, SHORTEST_LEASE, Service, expired, lacks_right, partition, skewed,
+    ENDPOINT, PROFILE, SHORTEST_LEASE, Service, expired, lacks_right, partition, skewed, throttled,
 };
 pub use self::signature::encoded;
 pub use self::xml::{element, elements};

@@ -7,13 +7,13 @@ mod endpoint;
 pub mod examination;
 mod lines;
 mod proxy;
+mod route;
 
 use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::future::poll_fn;
-use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
+use hyper::body::{Body, Incoming};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, Uri, header};
 use hyper_util::rt::TokioIo;
@@ -24,14 +24,15 @@ use tokio::time::timeout;
 pub use self::endpoint::Endpoint;
 pub use self::lines::Lines;
 pub use self::proxy::Proxy;
+pub use self::route::Route;
 use super::failure::{broken, closed, io_cause};
-use super::{Address, BoundedStream, END, Protocol, Security, Wire, open};
+use super::{Address, BoundedStream, END, Protocol, Wire};
 use crate::backend::{Outlook, StoreError};
 use crate::clock::Moment;
 use crate::secret::scrubbed;
 
 /// A request: method, path with query, headers, body.
-pub type Request = hyper::http::Request<Vec<u8>>;
+pub type Request = hyper::http::Request<String>;
 pub use hyper::http::Method;
 
 /// The longest body of a reply.
@@ -41,14 +42,12 @@ const SHOWN: usize = 200;
 
 /// A client of one server. It connects when a request is sent.
 pub struct Client {
-    address: Address,
-    security: Security,
-    proxy: Option<Proxy>,
+    route: Route,
     connection: Option<Connection>,
 }
 
 struct Connection {
-    requests: SendRequest<Once>,
+    requests: SendRequest<String>,
     end: oneshot::Receiver<BoundedStream>,
 }
 
@@ -67,27 +66,13 @@ pub struct Reply {
 }
 
 impl Client {
-    /// Returns a client; does not connect.
-    pub fn new(address: &Address, security: &Security) -> Client {
-        Client { address: address.clone(), security: security.clone(), proxy: None, connection: None }
-    }
-
-    /// Returns the same client, whose requests go through this proxy.
-    pub fn through(self, proxy: Option<&Proxy>) -> Client {
-        Client { proxy: proxy.cloned(), ..self }
-    }
-
-    /// Returns a client of the server at the other end of an open stream.
+    /// Returns a client of the server at the other end of an open stream, which was opened on this route.
     ///
     /// # Errors
     /// The stream is broken.
-    pub async fn over(
-        stream: BoundedStream,
-        address: &Address,
-        security: &Security,
-    ) -> Result<Client, StoreError> {
+    pub async fn over(stream: BoundedStream, route: &Route) -> Result<Client, StoreError> {
         let connection = Some(Connection::over(stream).await?);
-        Ok(Client { connection, ..Client::new(address, security) })
+        Ok(Client { route: route.clone(), connection })
     }
 
     /// Opens the connection, if there is none.
@@ -95,7 +80,7 @@ impl Client {
     /// # Errors
     /// The server cannot be reached, or does not prove its identity.
     pub async fn connect(&mut self) -> Result<(), StoreError> {
-        let connection = self.usable().await.map_err(|error| self.named(error))?;
+        let connection = self.usable().await.map_err(|error| self.route.named(error))?;
         self.connection = Some(connection);
         Ok(())
     }
@@ -106,30 +91,20 @@ impl Client {
     /// The server cannot be reached; it does not reply properly, so that it is unknown whether it has carried out the
     /// request; or it does not speak HTTP.
     pub async fn send(&mut self, request: Request) -> Result<Reply, StoreError> {
-        let (address, security) = (self.address.clone(), self.security.clone());
-        if self.proxy.is_some() {
+        if self.route.proxy.is_some() {
             // It is not known that the server can be probed without the proxy.
-            return self.exchange(request).await.map_err(|error| self.named(error));
+            return self.exchange(request).await.map_err(|error| self.route.named(error));
         }
+        let Route { address, security, .. } = self.route.clone();
         Protocol::Http.first_exchange(&address, &security, self.exchange(request)).await
-    }
-
-    /// Returns an error with the proxy that was used.
-    fn named(&self, error: StoreError) -> StoreError {
-        match &self.proxy {
-            Some(proxy) => error.map_text(|text| format!("through {proxy}: {text}")),
-            None => error,
-        }
     }
 
     async fn exchange(&mut self, request: Request) -> Result<Reply, StoreError> {
         let (response, connection, sent) = self.response(request).await?;
         let (reply, connection) = connection.rest(response, sent).await?;
-        // With TLS, the proxy sees only that there is a connection.
-        let forwarder = self.proxy.as_ref().filter(|_| self.security.tls.is_none());
         let is_refused = reply.status == StatusCode::PROXY_AUTHENTICATION_REQUIRED || is_page(&reply.headers);
-        if let Some(proxy) = forwarder.filter(|_| is_refused) {
-            return Err(proxy.refusal(reply.status, &self.address));
+        if let Some(proxy) = self.route.forwarder().filter(|_| is_refused) {
+            return Err(proxy.refusal(reply.status, &self.route.address));
         }
         self.connection = Some(connection);
         Ok(reply)
@@ -138,15 +113,15 @@ impl Client {
     /// Sends a request, and returns the head of the reply, with the connection that it comes from and when it was sent.
     async fn response(
         &mut self,
-        request: Request,
+        mut request: Request,
     ) -> Result<(Response<Incoming>, Connection, Moment), StoreError> {
-        let mut request = request.map(|body| Once(Some(body.into())));
+        let address = &self.route.address;
         // A request that is signed names the host itself.
         if !request.headers().contains_key(header::HOST) {
-            request.headers_mut().insert(header::HOST, as_header(&self.address)?);
+            request.headers_mut().insert(header::HOST, as_header(address)?);
         }
-        if let Some(proxy) = self.proxy.as_ref().filter(|_| self.security.tls.is_none()) {
-            *request.uri_mut() = as_uri(&format!("http://{}{}", self.address, request.uri()))?;
+        if let Some(proxy) = self.route.forwarder() {
+            *request.uri_mut() = as_uri(&format!("http://{address}{}", request.uri()))?;
             proxy.log_in(&mut request);
         }
         let is_kept = self.connection.is_some();
@@ -157,7 +132,7 @@ impl Client {
             && let Some(request) = unsent.take_message().filter(|_| is_kept)
         {
             // The server has closed the idle connection, and nothing was sent over it.
-            connection = self.opened().await?;
+            connection = Connection::over(self.route.open().await?).await?;
             sent = Moment::now();
             result = connection.requests.try_send_request(request).await;
         }
@@ -174,15 +149,7 @@ impl Client {
         {
             return Ok(connection);
         }
-        self.opened().await
-    }
-
-    async fn opened(&self) -> Result<Connection, StoreError> {
-        let stream = match &self.proxy {
-            None => open(&self.address, &self.security).await?,
-            Some(proxy) => proxy.open(&self.address, &self.security).await?,
-        };
-        Connection::over(stream).await
+        Connection::over(self.route.open().await?).await
     }
 }
 
@@ -207,7 +174,7 @@ pub fn request(
     method: Method,
     path: &str,
     headers: &[(&'static str, &str)],
-    body: impl Into<Vec<u8>>,
+    body: impl Into<String>,
 ) -> Result<Request, StoreError> {
     let mut request = Request::new(body.into());
     *request.method_mut() = method;
@@ -271,29 +238,6 @@ async fn whole(mut body: Incoming) -> Result<Option<Vec<u8>>, hyper::Error> {
         whole.extend_from_slice(&data);
     }
     Ok(Some(whole))
-}
-
-/// A body in one piece.
-struct Once(Option<Bytes>);
-
-impl Body for Once {
-    type Data = Bytes;
-    type Error = std::convert::Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, std::convert::Infallible>>> {
-        Poll::Ready(self.0.take().filter(|bytes| !bytes.is_empty()).map(|bytes| Ok(Frame::data(bytes))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.0.as_ref().is_none_or(Bytes::is_empty)
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.0.as_ref().map_or(0, |bytes| bytes.len() as u64))
-    }
 }
 
 impl Reply {

@@ -7,7 +7,6 @@ use sha2::{Digest, Sha256};
 use super::location::Location;
 use crate::backend::StoreError;
 use crate::backend::ledger::polling::Shown;
-use crate::backend::net::Protocol;
 use crate::backend::net::aws::{Place, Signed, element, elements, encoded, expired, lacks_right, skewed};
 use crate::backend::net::http::{Client, Method, Reply, request, shown};
 use crate::lock::LockName;
@@ -31,11 +30,6 @@ pub(super) struct Bucket {
 }
 
 impl Bucket {
-    /// Returns a client; does not connect.
-    pub fn new(location: &Location) -> Bucket {
-        Bucket::with(location.place.client(), location)
-    }
-
     /// Returns a client with this connection.
     pub fn with(http: Client, location: &Location) -> Bucket {
         Bucket { location: location.clone(), client: Signed::with(http, &location.place, "s3"), clock: None }
@@ -53,14 +47,14 @@ impl Bucket {
     pub async fn get(&mut self, key: &str, known: Option<&str>) -> Result<Reply, StoreError> {
         let path = self.location.path(key);
         let headers: Vec<_> = known.map(|tag| ("if-none-match", tag)).into_iter().collect();
-        let reply = self.ask(Method::GET, &path, &headers, &[]).await?;
+        let reply = self.ask(Method::GET, &path, &headers, "").await?;
         match reply.status.as_u16() {
             200 => {}
             NOT_MODIFIED if known.is_some() => {}
             404 if code(&reply).as_deref() == Some("NoSuchKey") => {}
             _ => return Err(self.failure(&reply, "s3:GetObject (and s3:ListBucket)").await),
         }
-        self.location.place.security.recognize(&self.location.place.server);
+        self.location.place.route.recognize();
         Ok(reply)
     }
 
@@ -73,7 +67,7 @@ impl Bucket {
         &mut self,
         key: &str,
         version: Option<&str>,
-        content: &[u8],
+        content: &str,
     ) -> Result<Option<String>, StoreError> {
         let path = self.location.path(key);
         let checksum = STANDARD.encode(Sha256::digest(content));
@@ -134,7 +128,7 @@ impl Bucket {
     /// As of [`get`](Bucket::get).
     pub async fn query(&mut self, query: &str, action: &str) -> Result<String, StoreError> {
         let base = self.location.base.clone();
-        let reply = self.ask(Method::GET, &format!("{base}/?{query}"), &[], &[]).await?;
+        let reply = self.ask(Method::GET, &format!("{base}/?{query}"), &[], "").await?;
         match reply.status.is_success() {
             true => Ok(String::from_utf8_lossy(&reply.body).into_owned()),
             false => Err(self.failure(&reply, action).await),
@@ -147,7 +141,7 @@ impl Bucket {
         method: Method,
         uri: &str,
         headers: &[(&'static str, &str)],
-        body: &[u8],
+        body: &str,
     ) -> Result<Reply, StoreError> {
         let request = request(method, uri, headers, body)?;
         let is_of_key = |reply: &Reply| code(reply).is_some_and(|code| REPLACED.contains(&code.as_str()));
@@ -159,7 +153,7 @@ impl Bucket {
 
     /// Returns the error that a reply without success means, to a request that needs the right to this action.
     async fn failure(&self, reply: &Reply, action: &str) -> StoreError {
-        let Place { name: bucket, region, server, .. } = &self.location.place;
+        let Place { name: bucket, region, route, .. } = &self.location.place;
         let error = code(reply);
         let xml = text(reply);
         let home = reply.header("x-amz-bucket-region").map(str::to_owned).or_else(|| element(&xml, "Region"));
@@ -183,11 +177,8 @@ impl Bucket {
             Some(code) if matches!(reply.status.as_u16(), 401 | 403) => {
                 StoreError::Denied(format!("the store replies {}: {said}", shown(code)))
             }
-            None if reply.status.as_u16() == 404 => {
-                // Any web server may reply so.
-                let other = Protocol::Http.mismatch(server).await;
-                other.unwrap_or_else(|| StoreError::Config(NOT_S3.into()))
-            }
+            // Any web server may reply so.
+            None if reply.status.as_u16() == 404 => route.mismatch(StoreError::Config(NOT_S3.into())).await,
             Some(code) => reply.failure_saying(format!("{}: {said}", shown(code))),
             None => reply.failure(),
         }

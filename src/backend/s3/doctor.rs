@@ -36,14 +36,15 @@ impl Bucket {
     /// A configured file cannot be used, or the store fails during the checks.
     pub(super) async fn examine_bucket(&self, diagnosis: &Diagnosis) -> Result<(), StoreError> {
         let location = &self.location;
-        let Place { server: address, security, proxy, name, region, prefix, .. } = &location.place;
-        let servers = Servers { addresses: from_ref(address), security, remedies: &REMEDIES, fewer: "" };
+        let Place { route, name, region, prefix, .. } = &location.place;
+        let (addresses, security) = (from_ref(&route.address), &route.security);
+        let servers = Servers { addresses, security, remedies: &REMEDIES, fewer: "" };
         let log_in = async |mut server: Server<'_>| {
-            let http = server.open_http(proxy.as_ref(), "/").await?;
+            let http = server.open_http(route, "/").await?;
             let bucket = async {
                 let mut bucket = Bucket::with(http, location);
                 bucket.listing("max-keys=1").await?;
-                security.recognize(address);
+                route.recognize();
                 Ok(bucket)
             };
             server.log_in("bucket", bucket).await

@@ -8,7 +8,7 @@ use crate::backend::net::aws::{Place, partition, policy};
 /// Returns the policy that gives a user or role exactly these rights.
 pub(super) fn policy(location: &Location) -> Policy {
     let Place { name: bucket, prefix, region, .. } = &location.place;
-    let partition = partition(region);
+    let (_, partition) = partition(region);
     let of_bucket = format!("arn:{partition}:s3:::{bucket}");
     // What has a meaning in a resource stands for itself when it is written as a policy variable.
     let prefix: String = prefix

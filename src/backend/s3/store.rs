@@ -26,14 +26,13 @@ struct Mark {
 
 /// Returns a client of a location; does not connect.
 pub(super) fn contender(location: &Location) -> Contender<DatedStore<Bucket>> {
-    Contender::new(DatedStore::new(Bucket::new(location), None))
+    Contender::new(DatedStore::new(Bucket::with(location.place.route.client(), location), None))
 }
 
 /// Returns a ledger as it is stored by this attempt: no two objects are the same, and so no two entity tags.
-fn document(ledger: &Ledger, attempt: &str) -> Vec<u8> {
-    let mut text = format!("{{\"attempt\":\"{attempt}\",").into_bytes();
-    text.extend_from_slice(&ledger.to_json()[1..]);
-    text
+fn document(ledger: &Ledger, attempt: &str) -> String {
+    let ledger = serde_json::to_string(ledger).expect("texts and numbers are JSON");
+    format!("{{\"attempt\":\"{attempt}\",{}", &ledger[1..])
 }
 
 /// Reads the object in a reply, or that there is none.
@@ -128,6 +127,10 @@ impl Dated for Bucket {
             NOT_MODIFIED => Ok(Noticed::Unchanged),
             _ => Ok(Noticed::Changed(Box::new(reading(&reply)?))),
         }
+    }
+
+    fn explained(&self, late: StoreError) -> StoreError {
+        self.location.place.route.explained(late)
     }
 
     async fn examine(&mut self, diagnosis: &Diagnosis) -> Result<(), StoreError> {

@@ -63,16 +63,16 @@ fn what_several_files_have_the_first_one_has() {
     let directory = files(&all);
     let both = ["missing", "one/config", "two/config"];
     let cluster = read(&directory, &both, None).expect("a cluster");
-    assert_eq!(cluster.server.address().to_string(), "first:6443");
-    assert_eq!((cluster.server.path.as_str(), cluster.namespace.as_deref()), ("/k8s/c-1", None));
-    let authority = cluster.security.tls.as_ref().and_then(|tls| tls.ca_file.clone());
+    assert_eq!(cluster.route.address.to_string(), "first:6443");
+    assert_eq!((cluster.path.as_str(), cluster.namespace.as_deref()), ("/k8s/c-1", None));
+    let authority = cluster.route.security.tls.as_ref().and_then(|tls| tls.ca_file.clone());
     assert_eq!(authority, Some(Pem::File(directory.path().join("one/ca.pem"))));
     assert_eq!(header(&cluster), "Bearer t0ken-of-the-second-file");
     fs::write(directory.path().join("two/token"), "t0ken-that-is-renewed").expect("a file");
     assert_eq!(header(&cluster), "Bearer t0ken-that-is-renewed");
     // Without TLS, nothing is sent to log in.
     let other = read(&directory, &both, Some("b")).expect("a cluster");
-    assert_eq!((other.server.address().to_string().as_str(), header(&other).as_str()), ("two:8080", ""));
+    assert_eq!((other.route.address.to_string().as_str(), header(&other).as_str()), ("two:8080", ""));
     assert_eq!(other.namespace.as_deref(), Some("jobs"));
 }
 
@@ -84,9 +84,9 @@ fn the_usual_file_is_in_the_home() {
     let home = directory.path().display().to_string();
     let cluster = Cluster::read(None, &|name| (name == "HOME").then(|| home.clone())).expect("a cluster");
     assert_eq!(header(&cluster), "Basic bWU6aHVudGVyMi1wYXNzdzByZA==");
-    assert_eq!(cluster.security.tls.as_ref().and_then(|tls| tls.server_name.as_deref()), Some("other"));
+    assert_eq!(cluster.route.security.tls.as_ref().and_then(|tls| tls.server_name.as_deref()), Some("other"));
     assert_eq!(cluster.source, format!("{home}/.kube/config: context 'x'"));
-    assert!(cluster.proxy.is_none());
+    assert!(cluster.route.proxy.is_none());
 }
 
 #[test]
@@ -98,14 +98,15 @@ fn data_in_the_file_count_before_other_files() {
         format!("{{server: 'https://h', certificate-authority-data: {PEM}, proxy-url: 'http://p:3128'}}");
     let directory = files(&[("c", &config(&cluster, &user))]);
     let cluster = read(&directory, &["c"], Some("x")).expect("a cluster");
-    let tls = cluster.security.tls.as_ref().expect("TLS");
+    let tls = cluster.route.security.tls.as_ref().expect("TLS");
     for pem in [&tls.ca_file, &tls.cert_file, &tls.key_file] {
         assert_eq!(pem.as_ref().expect("PEM").read().expect("PEM"), b"CERT");
     }
     let shown = format!("{tls:?}").replace(&directory.path().display().to_string(), "");
     assert!(shown.contains("/c: user 'x': client-key-data") && !shown.contains("CERT"), "{shown}");
     assert_eq!(header(&cluster), "Bearer hunter2-token-0123");
-    assert_eq!(cluster.proxy.map(|proxy| proxy.to_string()).as_deref(), Some("the proxy p:3128 (proxy-url)"));
+    let proxy = cluster.route.proxy.map(|proxy| proxy.to_string());
+    assert_eq!(proxy.as_deref(), Some("the proxy p:3128 (proxy-url)"));
 }
 
 #[test]
@@ -173,7 +174,7 @@ fn a_pod_has_a_service_account() {
     let config = Kubeconfig(vec![of_pod(directory.path(), &variable).expect("a pod")]);
     let cluster = Cluster::of(&config, None, &variable).expect("a cluster");
     assert_eq!(
-        (cluster.server.address().to_string().as_str(), cluster.server.is_secure),
+        (cluster.route.address.to_string().as_str(), cluster.route.security.tls.is_some()),
         ("[fd00::1]:443", true)
     );
     assert_eq!(

@@ -149,7 +149,7 @@ async fn write<C: Dated>(
 ) -> Result<Option<C::Version>, StoreError> {
     let attempt = random::id();
     let (ledger, now) = (&Ledger::default(), at(client.time()));
-    let change = Change { version, before: ledger, ledger, now, past: now.clock, attempt: &attempt };
+    let change = Change { version, before: ledger, ledger, now, attempt: &attempt };
     Ok(match client.write(key, &change).await? {
         Written::Stored(found) => found.version,
         // Something on the way has sent the request twice.

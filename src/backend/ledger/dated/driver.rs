@@ -124,8 +124,7 @@ impl<C: Dated> DatedStore<C> {
                     return Ok(());
                 }
                 let (version, before) = (known.version.as_ref(), &known.ledger);
-                let past = clock.past().0.min(now.clock);
-                let change = Change { version, before, ledger: &after, now, past, attempt: &attempt };
+                let change = Change { version, before, ledger: &after, now, attempt: &attempt };
                 self.client.write(&key, &change).await
             }
             _ => return Ok(()),
@@ -258,8 +257,7 @@ impl<C: Dated> DocumentStore for DatedStore<C> {
         };
         let (key, attempt) = (self.client.key(name), random::id());
         let (version, before, now) = (version.as_ref(), revision.before, revision.now);
-        let past = self.client.clock().map_or(now.clock, |clock| clock.past().0.min(now.clock));
-        let change = Change { version, before, ledger: &ledger, now, past, attempt: &attempt };
+        let change = Change { version, before, ledger: &ledger, now, attempt: &attempt };
         let written = self.client.write(&key, &change).await;
         let Some(found) = self.settle(name, purpose, &attempt, written).await? else {
             self.conflicts += 1;

@@ -19,14 +19,15 @@ pub struct Signed {
 impl Signed {
     /// Returns a client with this connection, of a service as AWS abbreviates it.
     pub fn with(http: Client, place: &Place, service: &'static str) -> Signed {
-        let credentials = Credentials::new(&place.security.credentials, &place.settings, &place.region);
+        let credentials = &place.route.security.credentials;
+        let credentials = Credentials::new(credentials, &place.settings, &place.region);
         Signed { place: place.clone(), service, http, credentials }
     }
 
     /// Returns a client with the same credentials and a connection of its own.
     pub fn twin(&self) -> Signed {
         let (place, credentials) = (self.place.clone(), self.credentials.clone());
-        Signed { http: place.client(), place, service: self.service, credentials }
+        Signed { http: place.route.client(), place, service: self.service, credentials }
     }
 
     /// Returns where the credentials come from.

@@ -1,10 +1,15 @@
 //! The credentials of this process: where they are found, and when they are refreshed.
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use tokio::sync::Mutex;
+use tokio::task::JoinHandle;
 
 use super::keys::Keys;
 use super::profile::{Profile, Settings};
 use super::provider;
+use crate::backend::net::closed;
 use crate::backend::{StoreError, net};
 use crate::clock::Moment;
 
@@ -13,8 +18,11 @@ use crate::clock::Moment;
 const BEFORE_END: Duration = Duration::from_secs(5 * 60);
 /// How long it takes until a refresh that has failed is tried again, while the credentials are still valid.
 const AGAIN: Duration = Duration::from_secs(60);
-/// How long a refresh may take.
+/// How long a refresh is waited for. A program runs on after that.
 const REFRESH_WITHIN: Duration = Duration::from_secs(2);
+
+/// A program that prints credentials, as it runs.
+type Program = JoinHandle<Result<Keys, StoreError>>;
 
 /// The credentials of this process, and what they were found by.
 #[derive(Clone)]
@@ -24,6 +32,8 @@ pub struct Credentials {
     settings: Settings,
     region: String,
     keys: Option<Keys>,
+    /// The program of a profile, if it runs.
+    program: Arc<Mutex<Option<Program>>>,
     /// When they were refreshed last, or that was tried.
     tried: Moment,
     /// Where they come from, for doctor.
@@ -35,7 +45,8 @@ impl Credentials {
     /// issues them. Nothing is read yet.
     pub fn new(own: &net::Credentials, settings: &Settings, region: &str) -> Credentials {
         let (own, settings, region) = (own.clone(), settings.clone(), region.to_owned());
-        Credentials { own, settings, region, keys: None, tried: Moment::now(), source: "" }
+        let (program, tried) = (Arc::default(), Moment::now());
+        Credentials { own, settings, region, keys: None, program, tried, source: "" }
     }
 
     /// Returns the source of the keys.
@@ -74,7 +85,7 @@ impl Credentials {
 
     /// Forgets the keys, which were refused: perhaps their source has new ones.
     pub fn forget(&mut self) {
-        self.keys = None;
+        (self.keys, self.program) = (None, Arc::default());
     }
 
     /// Looks for credentials in the order of AWS's command-line interface (`botocore.credentials`).
@@ -157,10 +168,26 @@ impl Credentials {
         }
         match profile.get("credential_process") {
             Some(command) => {
-                let keys = provider::process(command).await;
+                let keys = self.printed(command).await;
                 keys.map(|keys| Some((keys, "the credential process of a profile")))
             }
             None => Ok(None),
+        }
+    }
+
+    /// Returns the keys that the program of a profile prints. If the future is dropped, it runs on until the runtime ends, and
+    /// what it prints is used by the next call.
+    async fn printed(&self, command: &str) -> Result<Keys, StoreError> {
+        let mut program = self.program.lock().await;
+        loop {
+            let has_ended = program.as_ref().is_some_and(JoinHandle::is_finished);
+            let run = || tokio::spawn(provider::process(command.to_owned()));
+            let keys = program.get_or_insert_with(run).await.unwrap_or_else(|_| Err(closed()));
+            *program = None;
+            // What it has printed when nobody waited may have expired, and what has failed then may succeed now.
+            if !has_ended || keys.as_ref().is_ok_and(|keys| !keys.left().is_zero()) {
+                return keys;
+            }
         }
     }
 
@@ -207,8 +234,19 @@ fn of_environment(settings: &Settings) -> Result<Option<Keys>, StoreError> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::sleep;
+
     use super::*;
     use crate::clock::wall_micros;
+
+    /// Returns what a program prints: a key of this id, which ends after so many seconds.
+    fn stated(id: &str, seconds: u64) -> String {
+        let ends = wall_micros() / 1_000_000 + seconds;
+        let ends = jiff::Timestamp::from_second(ends as i64).expect("a time");
+        format!(
+            r#"{{"Version":1,"AccessKeyId":"{id}","SecretAccessKey":"of the test","Expiration":"{ends}"}}"#
+        )
+    }
 
     #[tokio::test]
     async fn keys_that_end_soon_are_refreshed_before_a_request_needs_them() {
@@ -217,12 +255,7 @@ mod tests {
         let program = format!("/bin/cat {}", printed.display());
         std::fs::write(&config, format!("[default]\ncredential_process = {program}\n")).expect("a file");
         let print = |id: &str, seconds: u64| {
-            let ends = wall_micros() / 1_000_000 + seconds;
-            let ends = jiff::Timestamp::from_second(ends as i64).expect("a time");
-            let text = format!(
-                r#"{{"Version":1,"AccessKeyId":"{id}","SecretAccessKey":"of the test","Expiration":"{ends}"}}"#
-            );
-            std::fs::write(&printed, text).expect("a file");
+            std::fs::write(&printed, stated(id, seconds)).expect("a file");
         };
         let variable = |name: &str| (name == "AWS_CONFIG_FILE").then(|| config.display().to_string());
         let settings = Settings::of(&variable, None);
@@ -247,6 +280,62 @@ mod tests {
         );
         credentials.refresh(Duration::from_secs(900)).await;
         assert_eq!(credentials.keys().await.expect("keys").id, "third", "the next renewal may be too late");
+    }
+
+    /// A refresh is given up when the next renewal is due.
+    #[tokio::test]
+    async fn a_program_that_takes_longer_than_a_refresh_is_not_begun_anew() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = |name: &str| directory.path().join(name);
+        let script = "cd \"$1\"; echo >>begun; while [ ! -e printed ]; do sleep 0.01; done; cat printed";
+        let program = format!("/bin/sh {} {}", path("program").display(), directory.path().display());
+        let print = |id: &str, seconds: u64| {
+            std::fs::write(path("unfinished"), stated(id, seconds)).expect("a file");
+            std::fs::rename(path("unfinished"), path("printed")).expect("a file");
+        };
+        std::fs::write(path("program"), script).expect("a file");
+        std::fs::write(path("config"), format!("[default]\ncredential_process = {program}\n"))
+            .expect("a file");
+        let variable = |name: &str| (name == "AWS_CONFIG_FILE").then(|| path("config").display().to_string());
+        let settings = Settings::of(&variable, None);
+        let mut credentials = Credentials::new(&net::Credentials::default(), &settings, "x");
+        print("first", 240);
+        assert_eq!(credentials.keys().await.expect("keys").id, "first");
+        std::fs::remove_file(path("printed")).expect("a file");
+        let begun = || std::fs::read_to_string(path("begun")).unwrap_or_default().lines().count();
+        let has_begun = async {
+            while begun() < 2 {
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        credentials.tried = Moment::now().saturating_sub(AGAIN);
+        tokio::select! {
+            () = credentials.refresh(Duration::ZERO) => {}
+            () = has_begun => {}
+        }
+        assert_eq!(credentials.keys().await.expect("keys").id, "first");
+        print("second", 3600);
+        credentials.tried = Moment::now().saturating_sub(AGAIN);
+        credentials.refresh(Duration::ZERO).await;
+        assert_eq!((credentials.keys().await.expect("keys").id.as_str(), begun()), ("second", 2));
+        // What it prints while nobody waits for it may be of no use by the time that somebody asks.
+        for (id, seconds) in [("expired", 0), ("", 0)] {
+            match id {
+                "" => std::fs::write(path("printed"), "an error").expect("a file"),
+                _ => print(id, seconds),
+            }
+            let ended = async {
+                while !credentials.program.lock().await.as_ref().is_some_and(JoinHandle::is_finished) {
+                    sleep(Duration::from_millis(10)).await;
+                }
+            };
+            *credentials.program.lock().await = Some(tokio::spawn(provider::process(program.clone())));
+            ended.await;
+            print("third", 3600);
+            credentials.keys = None;
+            assert_eq!(credentials.keys().await.expect("keys").id, "third", "{id}");
+        }
+        assert_eq!(begun(), 6);
     }
 
     #[tokio::test]

@@ -2,20 +2,15 @@
 
 use super::profile::Settings;
 use super::service::Service;
-use crate::backend::net::http::{Client, Proxy};
-use crate::backend::net::{Address, Security};
+use crate::backend::net::http::Route;
 use crate::backend::options::Options;
 use crate::backend::url::{self, Environment, Host, Url, UrlError};
 
 /// A bucket or a table, and how to connect to its service: `SCHEME://[key-id:secret-key@]NAME[/PREFIX]`.
 #[derive(Clone)]
 pub struct Place {
-    /// The server.
-    pub server: Address,
-    /// How it is reached.
-    pub security: Security,
-    /// Through which proxy.
-    pub proxy: Option<Proxy>,
+    /// The server, and how it is reached.
+    pub route: Route,
     /// The name of the bucket or the table.
     pub name: String,
     /// What the keys begin with: empty, or ending with a slash.
@@ -59,8 +54,6 @@ impl Place {
     ) -> Result<Place, UrlError> {
         let security = service.security(url, options)?;
         let Service { settings, region, server: endpoint, .. } = service;
-        let server = endpoint.address();
-        let proxy = Proxy::of(&server, endpoint.is_secure, environment)?;
         let (path, user) = (url.path.trim_matches('/'), security.credentials.in_url());
         let (shown, prefix) = match path {
             "" => (String::new(), String::new()),
@@ -68,19 +61,15 @@ impl Place {
         };
         let display = format!("{}://{user}{name}{shown}{}", url.scheme, options.query());
         let host = endpoint.host_header();
-        Ok(Place { server, security, proxy, name, prefix, region, host, settings, display })
-    }
-
-    /// Returns a client of the service, through the proxy if there is one; does not connect.
-    pub fn client(&self) -> Client {
-        Client::new(&self.server, &self.security).through(self.proxy.as_ref())
+        let route = Route::of(endpoint.address(), security, environment)?;
+        Ok(Place { route, name, prefix, region, host, settings, display })
     }
 
     /// See [`Location::unverified`](crate::backend::Location::unverified).
     pub fn unverified(&self) -> Option<String> {
-        match &self.security.tls {
+        match &self.route.security.tls {
             None => Some("use an endpoint= with https://".to_owned()),
-            Some(_) => self.security.unverified(),
+            Some(_) => self.route.security.unverified(),
         }
     }
 }

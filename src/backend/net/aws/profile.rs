@@ -119,25 +119,18 @@ impl Settings {
     /// # Errors
     /// A file cannot be read, or there is no such profile although it has to exist.
     pub fn profile_of(&self, name: &str, must_exist: bool) -> Result<Profile, StoreError> {
-        let (mut values, mut exists) = (BTreeMap::new(), false);
-        let section = if name == "default" { name.to_owned() } else { format!("profile {name}") };
-        let files = [
-            ("AWS_CONFIG_FILE", ".aws/config", section.as_str()),
-            ("AWS_SHARED_CREDENTIALS_FILE", ".aws/credentials", name),
-        ];
-        for (variable, usual, section) in files {
-            let text = self.read(variable, usual)?;
-            if let Some(found) = section_of(&text, section) {
-                exists = true;
-                values.extend(found);
-            }
-        }
-        if must_exist && !exists {
+        let config = self.read("AWS_CONFIG_FILE", ".aws/config")?;
+        let credentials = self.read("AWS_SHARED_CREDENTIALS_FILE", ".aws/credentials")?;
+        // The configuration may have this profile without the word.
+        let bare = || section_of(&config, name).filter(|_| name == "default");
+        let named = section_of(&config, &format!("profile {name}"));
+        let found = [named.or_else(bare), section_of(&credentials, name)];
+        if must_exist && found.iter().all(Option::is_none) {
             return Err(StoreError::Config(format!(
                 "AWS's configuration files have no profile '{name}' (AWS_PROFILE, profile=)"
             )));
         }
-        Ok(Profile { name: name.to_owned(), values })
+        Ok(Profile { name: name.to_owned(), values: found.into_iter().flatten().flatten().collect() })
     }
 
     /// Returns the text of a file; nothing if it does not exist.
@@ -201,5 +194,32 @@ mod tests {
         assert_eq!(found("default"), Some("region=eu-west-1".to_owned()));
         assert_eq!(found("profile a b"), Some("s3= role_arn=arn:x=y region=b".to_owned()));
         assert_eq!(found("a b"), None);
+    }
+
+    #[test]
+    fn the_default_profile_may_be_called_a_profile_in_the_configuration() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let region = |config: &str, credentials: &str| {
+            let file = |name: &str, text: &str| {
+                let path = directory.path().join(name);
+                std::fs::write(&path, text).expect("a file");
+                path.display().to_string()
+            };
+            let (config, credentials) = (file("config", config), file("credentials", credentials));
+            let variable = |name: &str| match name {
+                "AWS_CONFIG_FILE" => Some(config.clone()),
+                "AWS_SHARED_CREDENTIALS_FILE" => Some(credentials.clone()),
+                _ => None,
+            };
+            let profile = Settings::of(&variable, None).profile().expect("a profile");
+            profile.get("region").map(str::to_owned)
+        };
+        let (bare, named) = ("[default]\nregion = a\n", "[profile default]\nregion = b\n");
+        assert_eq!(region(bare, ""), Some("a".to_owned()));
+        assert_eq!(region(named, ""), Some("b".to_owned()));
+        for both in [format!("{bare}{named}"), format!("{named}{bare}")] {
+            assert_eq!(region(&both, ""), Some("b".to_owned()), "{both}");
+        }
+        assert_eq!(region("", named), None, "the credentials have names alone");
     }
 }

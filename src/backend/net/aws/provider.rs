@@ -10,10 +10,10 @@ use tokio::time::timeout;
 
 use super::keys::Keys;
 use super::profile::Settings;
-use super::service::own_server;
+use super::service::{own_server, throttled};
 use super::signature::{Scope, encoded, sign};
 use super::xml::element;
-use crate::backend::net::http::{Endpoint, Method, Proxy, Reply, request};
+use crate::backend::net::http::{Endpoint, Method, Reply, request, shown};
 use crate::backend::net::output_of;
 use crate::backend::{StoreError, io_text};
 use crate::random;
@@ -149,13 +149,13 @@ fn text(reply: &Reply) -> String {
     String::from_utf8_lossy(&reply.body).trim().to_owned()
 }
 
-/// Runs a program that prints credentials, and returns them. If the future is dropped, it is killed.
+/// Runs the program of this command line, which prints credentials, and returns them. If the future is dropped, it is killed.
 ///
 /// # Errors
 /// It cannot be run, or prints something else.
-pub(super) async fn process(command: &str) -> Result<Keys, StoreError> {
+pub(super) async fn process(command: String) -> Result<Keys, StoreError> {
     let source = "credential_process";
-    let words = words(command);
+    let words = words(&command);
     let (program, arguments) =
         words.split_first().ok_or_else(|| StoreError::Config(format!("{source}: it is empty")))?;
     let mut command = Command::new(program);
@@ -164,29 +164,26 @@ pub(super) async fn process(command: &str) -> Result<Keys, StoreError> {
     Stated::parse(source, &output)
 }
 
-/// Returns the words of a command line, of which those in quotes may contain spaces.
+/// Returns the words of a command line, quoted as in a POSIX shell: a backslash takes the next character literally, in double
+/// quotes only a quote or a backslash, and in single quotes nothing.
 fn words(line: &str) -> Vec<String> {
-    let (mut words, mut quote, mut is_open) = (Vec::<String>::new(), None, false);
-    for character in line.chars() {
-        match quote {
-            Some(open) if open == character => quote = None,
-            None if ['\'', '"'].contains(&character) => {
-                quote = Some(character);
-                if !is_open {
-                    words.push(String::new());
-                }
-                is_open = true;
-            }
-            None if character.is_whitespace() => is_open = false,
-            _ => {
-                if !is_open {
-                    words.push(String::new());
-                }
-                is_open = true;
-                words.iter_mut().last().into_iter().for_each(|word| word.push(character));
-            }
+    let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
+    let mut characters = line.chars().peekable();
+    while let Some(character) = characters.next() {
+        if quote.is_none() && character.is_whitespace() {
+            words.extend(word.take());
+            continue;
+        }
+        let word = word.get_or_insert_default();
+        match (quote, character) {
+            (Some(open), _) if open == character => quote = None,
+            (None, '\'' | '"') => quote = Some(character),
+            (None, '\\') => word.extend(characters.next()),
+            (Some('"'), '\\') => word.push(characters.next_if(|next| "\"\\".contains(*next)).unwrap_or('\\')),
+            _ => word.push(character),
         }
     }
+    words.extend(word);
     words
 }
 
@@ -243,18 +240,14 @@ impl Sts<'_> {
             sign(&mut request, &endpoint.host_header(), keys, scope)?;
         }
         let variable = |name: &str| self.settings.variable(name).map(str::to_owned);
-        let proxy = Proxy::of(&endpoint.address(), endpoint.is_secure, &variable);
-        let proxy = proxy.map_err(|error| StoreError::Config(error.to_string()))?;
+        let mut client = endpoint.client(self.settings.variable("AWS_CA_BUNDLE"), &variable)?;
         let asked = async {
-            let reply = endpoint
-                .client(self.settings.variable("AWS_CA_BUNDLE"))?
-                .through(proxy.as_ref())
-                .send(request)
-                .await?;
+            let reply = client.send(request).await?;
             let xml = text(&reply);
             let keys = element(&xml, "AccessKeyId").zip(element(&xml, "SecretAccessKey"));
             let Some((id, secret)) = keys.filter(|_| reply.status.is_success()) else {
-                return Err(reply.failure());
+                let [code, said] = ["Code", "Message"].map(|name| element(&xml, name).unwrap_or_default());
+                return Err(throttled(&code, &shown(&said)).unwrap_or_else(|| reply.failure()));
             };
             let keys = Keys::new(&id, &secret, element(&xml, "SessionToken").as_deref());
             Ok(keys.until(element(&xml, "Expiration").as_deref()))
@@ -265,11 +258,59 @@ impl Sts<'_> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
     use super::*;
+    use crate::backend::Outlook;
 
     #[test]
     fn words_may_be_quoted() {
         assert_eq!(words("/bin/x  'a b'\"c\" d=\"\" ''"), ["/bin/x", "a bc", "d=", ""]);
+    }
+
+    /// As Python's `shlex.split` returns them, by which AWS's command-line interface reads this setting.
+    #[test]
+    fn a_backslash_is_that_of_a_shell() {
+        for (line, expected) in [
+            (r"/opt/my\ tool/creds \'a\\b\c", &["/opt/my tool/creds", r"'a\bc"][..]),
+            (r#""a\"b\\c\d\'e" x"#, &[r#"a"b\c\d\'e"#, "x"]),
+            (r"'a\b\' c", &[r"a\b\", "c"]),
+        ] {
+            assert_eq!(words(line), expected, "{line}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_service_that_has_too_many_requests_is_unavailable_whatever_the_status() {
+        for (code, is_throttled) in
+            [("Throttling", true), ("ThrottlingException", true), ("ValidationError", false)]
+        {
+            let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
+            let url = format!("http://{}", listener.local_addr().expect("an address"));
+            let variable = |name: &str| (name == "AWS_ENDPOINT_URL_STS").then(|| url.clone());
+            let settings = Settings::of(&variable, None);
+            let sts = Sts { settings: &settings, region: "x", session: None };
+            let body = format!(
+                "<ErrorResponse><Error><Code>{code}</Code><Message>Rate exceeded</Message></Error></ErrorResponse>"
+            );
+            let answer = async {
+                let (mut stream, _) = listener.accept().await.expect("a connection");
+                stream.read_buf(&mut Vec::with_capacity(4096)).await.expect("a request");
+                let head = format!("HTTP/1.1 400 Bad Request\r\nContent-Length: {}\r\n\r\n", body.len());
+                stream.write_all(format!("{head}{body}").as_bytes()).await.expect("a client");
+                stream
+            };
+            let (result, _stream) = tokio::join!(sts.ask("Action=AssumeRole", None), answer);
+            let error = result.err().expect("an error");
+            let reason = format!(
+                "credentials: the service that issues credentials (STS): the server replies {code}: Rate exceeded"
+            );
+            let (maybe_applied, outlook) = (false, Outlook::Transient);
+            let throttled = StoreError::Unavailable { reason, maybe_applied, outlook };
+            assert_eq!(error == throttled, is_throttled, "{error:?}");
+            assert_eq!(matches!(error, StoreError::Config(_)), !is_throttled, "{error:?}");
+        }
     }
 
     #[test]

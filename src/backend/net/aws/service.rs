@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use super::profile::Settings;
-use crate::backend::StoreError;
 use crate::backend::net::http::{Endpoint, Reply};
 use crate::backend::net::{Security, TlsSettings};
 use crate::backend::options::{Options, UrlOption, Value, of_access, of_lock};
 use crate::backend::url::{Environment, Host, Url, UrlError};
+use crate::backend::{Outlook, StoreError};
 use crate::clock::wall_micros;
 use crate::duration::show_distance;
 
@@ -24,6 +24,25 @@ pub const PROFILE: UrlOption =
     of_access("profile", Value::Text(""), "The profile of AWS's configuration files to use.");
 /// The region of a server that is not AWS's and does not say another one.
 const USUAL_REGION: &str = "us-east-1";
+/// The partitions of AWS besides the usual one: what their regions begin with, their domain, and their name.
+const PARTITIONS: [(&str, &str, &str); 7] = [
+    ("cn-", "amazonaws.com.cn", "aws-cn"),
+    ("us-gov-", "amazonaws.com", "aws-us-gov"),
+    ("us-iso-", "c2s.ic.gov", "aws-iso"),
+    ("us-isob-", "sc2s.sgov.gov", "aws-iso-b"),
+    ("eu-isoe-", "cloud.adc-e.uk", "aws-iso-e"),
+    ("us-isof-", "csp.hci.ic.gov", "aws-iso-f"),
+    ("eusc-", "amazonaws.eu", "aws-eusc"),
+];
+/// What a service replies, with whatever status, to a request that it has not carried out because there were too many.
+const BUSY: [&str; 6] = [
+    "ProvisionedThroughputExceededException",
+    "ThrottlingException",
+    "Throttling",
+    "RequestLimitExceeded",
+    "LimitExceededException",
+    "TransactionConflictException",
+];
 
 /// A service in a region, and what the environment says of it.
 pub struct Service {
@@ -108,18 +127,24 @@ impl Service {
 
 /// Returns the server of one of AWS's services in a region.
 pub(super) fn own_server(service: &str, region: &str) -> Endpoint {
-    let domain = if region.starts_with("cn-") { "amazonaws.com.cn" } else { "amazonaws.com" };
-    let host = Host { name: format!("{service}.{region}.{domain}"), port: None };
-    Endpoint { host, is_secure: true, path: String::new() }
+    let name = format!("{service}.{region}.{}", partition(region).0);
+    Endpoint { host: Host { name, port: None }, is_secure: true, path: String::new() }
 }
 
-/// Returns the partition of AWS that a region is in, as in the names of resources.
-pub fn partition(region: &str) -> &'static str {
-    match region.split('-').next() {
-        Some("cn") => "aws-cn",
-        Some("us") if region.starts_with("us-gov-") => "aws-us-gov",
-        _ => "aws",
-    }
+/// Returns the domain and the name of the partition of AWS that a region is in.
+pub fn partition(region: &str) -> (&'static str, &'static str) {
+    let found = PARTITIONS.iter().find(|(prefix, ..)| region.starts_with(prefix));
+    found.map_or(("amazonaws.com", "aws"), |&(_, domain, name)| (domain, name))
+}
+
+/// Returns the error of a request that was refused because there were too many, if that is what the service has replied, with
+/// what it has `said`.
+pub fn throttled(error: &str, said: &str) -> Option<StoreError> {
+    BUSY.contains(&error).then(|| StoreError::Unavailable {
+        reason: format!("the server replies {error}: {said}"),
+        maybe_applied: false,
+        outlook: Outlook::Transient,
+    })
 }
 
 /// Returns the error of a signature that is refused because of the clock of this host.
@@ -143,4 +168,26 @@ pub fn lacks_right(to: &str, said: &str) -> StoreError {
 /// Returns the error of credentials that have expired, by the service's name of it.
 pub fn expired(error: &str, said: &str) -> StoreError {
     StoreError::Denied(format!("the credentials have expired ({error}): {said}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_region_is_in_one_partition() {
+        for (region, server, name) in [
+            ("eu-west-1", "sts.eu-west-1.amazonaws.com", "aws"),
+            ("cn-north-1", "sts.cn-north-1.amazonaws.com.cn", "aws-cn"),
+            ("us-gov-west-1", "sts.us-gov-west-1.amazonaws.com", "aws-us-gov"),
+            ("us-iso-east-1", "sts.us-iso-east-1.c2s.ic.gov", "aws-iso"),
+            ("us-isob-east-1", "sts.us-isob-east-1.sc2s.sgov.gov", "aws-iso-b"),
+            ("eu-isoe-west-1", "sts.eu-isoe-west-1.cloud.adc-e.uk", "aws-iso-e"),
+            ("us-isof-south-1", "sts.us-isof-south-1.csp.hci.ic.gov", "aws-iso-f"),
+            ("eusc-de-east-1", "sts.eusc-de-east-1.amazonaws.eu", "aws-eusc"),
+        ] {
+            let found = (own_server("sts", region).host_header(), partition(region).1);
+            assert_eq!(found, (server.to_owned(), name));
+        }
+    }
 }

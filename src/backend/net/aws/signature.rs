@@ -118,7 +118,7 @@ mod tests {
     const SECRET: &str = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY";
 
     fn request(method: &str, uri: &str, headers: &[(&'static str, &str)], body: &str) -> Request {
-        let mut request = Request::new(body.as_bytes().to_vec());
+        let mut request = Request::new(body.to_owned());
         *request.method_mut() = method.parse().expect("a method");
         *request.uri_mut() = uri.parse().expect("a path");
         for (name, value) in headers {

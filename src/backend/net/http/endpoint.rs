@@ -1,10 +1,10 @@
 //! A server that is named by a URL with `http:` or `https:`, as clients of AWS and Kubernetes configure them.
 
-use super::{Client, Method, Reply, request};
+use super::{Client, Method, Reply, Route, request};
 use crate::backend::StoreError;
 use crate::backend::net::{Address, COMMON, Pem, Security};
 use crate::backend::options::Options;
-use crate::backend::url::{Host, Url, UrlError};
+use crate::backend::url::{Environment, Host, Url, UrlError};
 
 /// A server.
 #[derive(Clone)]
@@ -62,16 +62,21 @@ impl Endpoint {
         Security::of_scheme(&url, &Options::of(&url, &[COMMON])?, ["http", "https"])
     }
 
-    /// Returns a client with the certificate authorities in a file, or those of this host, and no other settings.
+    /// Returns a client with the certificate authorities in a file, or those of this host, and the proxy of this environment.
     ///
     /// # Errors
-    /// The file cannot be read.
-    pub fn client(&self, authorities: Option<&str>) -> Result<Client, StoreError> {
-        let mut security = self.security().map_err(|error| StoreError::Config(error.to_string()))?;
+    /// The environment does not name an HTTP proxy.
+    pub fn client(
+        &self,
+        authorities: Option<&str>,
+        environment: Environment<'_>,
+    ) -> Result<Client, StoreError> {
+        let wrong = |error: UrlError| StoreError::Config(error.to_string());
+        let mut security = self.security().map_err(wrong)?;
         if let (Some(tls), Some(file)) = (&mut security.tls, authorities) {
             tls.ca_file = Some(Pem::File(file.into()));
         }
-        Ok(Client::new(&self.address(), &security))
+        Ok(Route::of(self.address(), security, environment).map_err(wrong)?.client())
     }
 
     /// Sends a request to this server, and returns the reply if it has succeeded.
@@ -88,7 +93,7 @@ impl Endpoint {
         let unusable =
             |_| StoreError::Config("a path or header of the credentials' server cannot be used".into());
         let request = request(method, path, headers, body).map_err(unusable)?;
-        let reply = self.client(None)?.send(request).await?;
+        let reply = self.client(None, &|_| None)?.send(request).await?;
         if reply.status.is_success() { Ok(reply) } else { Err(reply.failure()) }
     }
 }

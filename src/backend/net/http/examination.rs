@@ -4,7 +4,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use super::{Client, Method, Proxy, request};
+use super::{Client, Method, Route, request};
 use crate::backend::StoreError;
 use crate::backend::diagnosis::Finding;
 use crate::backend::net::reachability::{Server, certificate, plain_text};
@@ -15,29 +15,27 @@ use crate::duration::show;
 const CLOCK_WARNING: Duration = Duration::from_secs(60);
 
 impl Server<'_> {
-    /// Connects as a client does, and sends a first request for `path` through the proxy, if there is one.
+    /// Connects as a client with this route does, and sends a first request for `path` through the proxy, if there is one.
     ///
     /// # Errors
     /// The finding about what failed. The others have been reported.
-    pub async fn open_http(&mut self, proxy: Option<&Proxy>, path: &str) -> Result<Client, Finding> {
+    pub async fn open_http(&mut self, route: &Route, path: &str) -> Result<Client, Finding> {
+        let Route { address, security, proxy } = route;
         let Some(proxy) = proxy else {
-            let client = Client::over(self.open().await?, self.address, self.security).await;
+            let client = Client::over(self.open().await?, route).await;
             return client.map_err(|error| self.remedies.refusal(&error));
         };
-        let Server { address, security, remedies, diagnosis, .. } = *self;
+        let Server { remedies, diagnosis, .. } = *self;
         let remedy = format!("check {proxy}, or list the host in NO_PROXY");
         let refused = |error: StoreError| Finding::refusal("proxy", &error, &remedy);
         diagnosis.begin("proxy");
-        let stream = proxy.open(address, security).await;
-        let stream =
-            stream.map_err(|error| refused(error.map_text(|text| format!("through {proxy}: {text}"))))?;
+        let stream = route.open().await.map_err(|error| refused(route.named(error)))?;
         let (is_encrypted, certificate_end) = (stream.is_encrypted(), stream.certificate_end());
-        let client = Client::over(stream, address, security).await.map_err(refused)?;
-        let mut client = client.through(Some(proxy));
+        let mut client = Client::over(stream, route).await.map_err(refused)?;
         let request = request(Method::GET, path, &[], "").map_err(refused)?;
         client.send(request).await.map_err(refused)?;
         // It cannot be probed without the proxy.
-        security.recognize(address);
+        route.recognize();
         diagnosis.found(Finding::ok("proxy", format!("{address} is reached through {proxy}")));
         if is_encrypted {
             diagnosis.found(certificate(security, certificate_end));

@@ -25,7 +25,8 @@ impl Client {
     /// # Errors
     /// The server cannot be reached, or does not reply properly.
     pub async fn lines(mut self, request: Request) -> Result<Result<Lines, Reply>, StoreError> {
-        let (response, connection, sent) = self.response(request).await.map_err(|error| self.named(error))?;
+        let result = self.response(request).await;
+        let (response, connection, sent) = result.map_err(|error| self.route.named(error))?;
         Ok(match response.status() {
             StatusCode::OK => {
                 let (body, connection) = (response.into_body(), Some(connection));

@@ -13,7 +13,7 @@ use hyper::http::{HeaderValue, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
-use super::{Once, as_header, as_uri, is_page};
+use super::{as_header, as_uri, is_page};
 use crate::backend::StoreError;
 use crate::backend::net::{
     Address, BoundedStream, Security, Session, Socket, broken, closed, connect, io_cause, upgrade,
@@ -115,7 +115,7 @@ impl Proxy {
         };
         let (mut requests, connection) = http1::handshake(TokioIo::new(tcp)).await.map_err(failed)?;
         tokio::spawn(connection.with_upgrades());
-        let mut request = hyper::Request::new(Once(None));
+        let mut request = hyper::Request::new(String::new());
         *request.method_mut() = Method::CONNECT;
         *request.uri_mut() = as_uri(&server.to_string())?;
         request.headers_mut().insert(header::HOST, as_header(server)?);

@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 use tokio::time::sleep;
 
 use super::*;
+use crate::backend::net::Security;
 use crate::backend::options::Options;
 use crate::backend::url::Url;
 
@@ -52,7 +53,8 @@ fn serve(actions: Vec<Action>) -> (Client, mpsc::UnboundedReceiver<String>) {
     let url = Url::parse("consul://h").expect("a URL");
     let options = Options::of(&url, &[crate::backend::net::COMMON]).expect("no options");
     let security = Security::of_scheme(&url, &options, ["consul", "consuls"]).expect("no TLS");
-    (Client::new(&Address::Socket(directory), &security), requests)
+    let route = Route { address: Address::Socket(directory), security, proxy: None };
+    (route.client(), requests)
 }
 
 fn keeping(replies: &[&str]) -> Vec<Action> {

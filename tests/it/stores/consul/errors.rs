@@ -6,6 +6,7 @@ use crate::support::dlock::Dlock;
 use crate::support::fake::Fake;
 use crate::support::place::Place;
 use crate::support::running::Exit;
+use crate::support::web::Web;
 
 #[test]
 fn a_url_names_one_agent_and_nothing_else() {
@@ -70,6 +71,26 @@ fn replies_that_are_not_those_of_consul_are_named() {
         let url = format!("consul://127.0.0.1:{}", fake.port());
         assert_refused(&url, code, &format!("x on {url}: {message}"));
     }
+}
+
+/// The agent passes the session on with the name of its own node.
+#[test]
+fn a_session_in_another_datacenter_needs_a_node_of_the_agents_name() {
+    let web = Web::start(|asked| {
+        let index = vec![("X-Consul-Index", "1".to_owned())];
+        Some(match asked.path.starts_with("/v1/kv/") {
+            true => (404, index, String::new()),
+            false => (500, Vec::new(), "rpc error making call: Missing node registration".to_owned()),
+        })
+    });
+    let url = format!("consul://127.0.0.1:{}", web.port());
+    let elsewhere = format!("{url}?datacenter=dc2");
+    let message = "the agent's node is not registered in the datacenter dc2; if that is another one than the agent's, name an \
+                   agent of it in the URL; the command did not run, see --retry";
+    assert_refused(&elsewhere, 69, &format!("x on {elsewhere}: {message}"));
+    let message = "the server replies 500 Internal Server Error: rpc error making call: Missing node registration; the command \
+                   did not run, see --retry";
+    assert_refused(&url, 69, &format!("x on {url}: {message}"));
 }
 
 #[test]

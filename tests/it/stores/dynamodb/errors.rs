@@ -96,7 +96,7 @@ fn what_a_store_refuses_is_said_with_what_to_do() {
         ((404, Vec::new(), "no".into()), 78, "the server does not reply as DynamoDB does: check endpoint="),
         (reply(200, &json!([])), 78, "the server does not reply as DynamoDB does: check endpoint="),
         (error(500, "InternalServerError"), 69, "500 Internal Server Error: InternalServerError: said"),
-        (error(400, "ThrottlingException"), 69, "the store replies ThrottlingException: said"),
+        (error(400, "ThrottlingException"), 69, "the server replies ThrottlingException: said"),
         (
             error(400, "ReplicatedWriteConflictException"),
             69,

@@ -1,10 +1,12 @@
 //! HTTP proxies between dlock and a table. What a proxy refuses is in `stores::consul::proxies`.
 
+use crate::support::dlock::Dlock;
 use crate::support::doctor::assert_found;
 use crate::support::dynamodb::Dynamo;
+use crate::support::fake::Fake;
 use crate::support::http_proxy::HttpProxy;
 use crate::support::place::Place;
-use crate::support::running::Exit;
+use crate::support::running::{Exit, Output};
 
 /// `me:se cret` in base64.
 const LOGIN: &str = "Basic bWU6c2UgY3JldA==";
@@ -28,4 +30,32 @@ fn requests_are_forwarded_with_their_signature_and_doctor_reports_the_proxy() {
         format!("table.invalid:9000 is reached through the proxy 127.0.0.1:{} (http_proxy)", proxy.port());
     assert_found(&doctor, "ok", "proxy", &reached);
     assert_found(&doctor, "ok", "lock", "taken, renewed and given back in");
+}
+
+/// Nothing is known of the way behind a proxy.
+#[test]
+fn a_server_that_is_not_one_of_dynamodb_is_not_probed_past_the_proxy() {
+    let (proxy, server) =
+        (Fake::answering_once("HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\nno"), Fake::silent());
+    let output = refused(&format!("http://127.0.0.1:{}", server.port()), &proxy);
+    assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(78), ""), "{}", output.stderr);
+    assert!(output.stderr.contains("the server does not reply as DynamoDB does"), "{}", output.stderr);
+    assert_eq!(server.connections(), 0);
+}
+
+#[test]
+fn a_silent_proxy_is_named() {
+    let proxy = Fake::silent();
+    let output = refused("http://table.invalid:9000", &proxy);
+    assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(69), ""), "{}", output.stderr);
+    let named = format!(" ms through the proxy 127.0.0.1:{} (http_proxy)", proxy.port());
+    assert!(output.stderr.contains(&named), "{}", output.stderr);
+}
+
+/// A run through a proxy. A key in the environment is not on the command line.
+fn refused(endpoint: &str, proxy: &Fake) -> Output {
+    let url = format!("dynamodb://key:secret@abc/p?endpoint={endpoint}");
+    let run = Dlock::run().no_backend().env("DLOCK_BACKEND", url);
+    let run = run.env("http_proxy", format!("127.0.0.1:{}", proxy.port()));
+    run.args(["--connect-timeout", "2s"]).sh("echo ran").output()
 }

@@ -254,7 +254,10 @@ fn a_plug_in_that_hangs_is_named_and_killed() {
     let (place, server) = (Place::new(), Kubernetes::secure(KNOWN));
     let script = format!("echo $$ > {}\nexec sleep 600\n", place.arg("pid"));
     let kubeconfig = write(&server, "config", &plugin(&place, &script, Value::Null));
-    let error = refused(run(&kubeconfig, "k8s://default").args(["--connect-timeout", "5s"]), 69);
+    let run = run(&kubeconfig, "k8s://default").args(["--connect-timeout", "5s"]);
+    // The end of its place would end the plug-in, too.
+    let _place = run.place().clone();
+    let error = refused(run, 69);
     let message = "plugin has not printed credentials yet: raise --connect-timeout";
     assert!(error.contains(message), "{error}");
     let pid = std::fs::read_to_string(place.path("pid")).unwrap_or_default();

@@ -1,8 +1,11 @@
 //! Where credentials come from.
 
+use crate::support::SOON;
 use crate::support::place::Place;
+use crate::support::process;
 use crate::support::running::{Exit, Output};
 use crate::support::s3::{BUCKET, KEY, S3, SECRET};
+use crate::support::wait::until;
 use crate::support::web::{Answer, Web};
 
 /// A run without credentials in its URL, and with these variables.
@@ -69,6 +72,19 @@ fn a_program_of_a_profile_prints_credentials() {
     let program = program.display();
     profile(&place, "config", &format!("[profile p]\ncredential_process = '{program}' --for \"a b\"\n"));
     assert_ran(&place, &s3, &[("AWS_PROFILE", "p")]);
+}
+
+#[test]
+fn a_program_of_a_profile_that_hangs_ends_with_dlock() {
+    let (place, s3) = (Place::new(), S3::lent());
+    let program =
+        place.script("hang", &format!("#!/bin/sh\necho $$ >{}\nexec sleep 1000\n", place.arg("pid")));
+    profile(&place, "config", &format!("[default]\ncredential_process = {}\n", program.display()));
+    let url = format!("s3://{BUCKET}/jobs?endpoint=http://127.0.0.1:{}", s3.port());
+    let output = place.run().backend(url).args(["--connect-timeout", "2s"]).sh("echo ran").output();
+    assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(69), ""), "{}", output.stderr);
+    let pid: i32 = place.read("pid").trim().parse().expect("it was run");
+    until(SOON, "the end of the program", || !process::alive(pid));
 }
 
 /// An endpoint of the container or the instance has a second to reply. Delays of the machine itself do not count: one of five

@@ -1,9 +1,11 @@
 //! HTTP proxies between dlock and a store of objects.
 
+use crate::support::dlock::Dlock;
 use crate::support::doctor::{assert_found, assert_refused};
+use crate::support::fake::Fake;
 use crate::support::http_proxy::HttpProxy;
 use crate::support::place::Place;
-use crate::support::running::Exit;
+use crate::support::running::{Exit, Output};
 use crate::support::s3::S3;
 use crate::support::tls::{Certificates, Flaw};
 
@@ -69,4 +71,32 @@ fn doctor_reports_the_proxy() {
     assert_found(&output, "ok", "lock", "taken, renewed and given back in");
     let other = HttpProxy::with_login(s3.port(), "Basic another");
     assert_refused(&doctor(&other), "proxy", 77, "or list the host in NO_PROXY");
+}
+
+/// Nothing is known of the way behind a proxy.
+#[test]
+fn a_server_that_is_not_one_of_s3_is_not_probed_past_the_proxy() {
+    let (proxy, server) =
+        (Fake::answering_once("HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\nno"), Fake::silent());
+    let output = refused(&format!("http://127.0.0.1:{}", server.port()), &proxy);
+    assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(78), ""), "{}", output.stderr);
+    assert!(output.stderr.contains("the server does not reply as S3 does"), "{}", output.stderr);
+    assert_eq!(server.connections(), 0);
+}
+
+#[test]
+fn a_silent_proxy_is_named() {
+    let proxy = Fake::silent();
+    let output = refused("http://store.invalid:9000", &proxy);
+    assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(69), ""), "{}", output.stderr);
+    let named = format!(" ms through the proxy 127.0.0.1:{} (http_proxy)", proxy.port());
+    assert!(output.stderr.contains(&named), "{}", output.stderr);
+}
+
+/// A run through a proxy. A key in the environment is not on the command line.
+fn refused(endpoint: &str, proxy: &Fake) -> Output {
+    let url = format!("s3://key:secret@b/p?endpoint={endpoint}");
+    let run = Dlock::run().no_backend().env("DLOCK_BACKEND", url);
+    let run = run.env("http_proxy", format!("127.0.0.1:{}", proxy.port()));
+    run.args(["--connect-timeout", "2s"]).sh("echo ran").output()
 }
