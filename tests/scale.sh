@@ -2,7 +2,7 @@
 # Runs the tests that load the whole machine (`scale::*`), one at a time, so that they do not disturb other
 # tests and are not disturbed by them:
 #
-#   tests/scale.sh                   all of them, in less than two minutes
+#   tests/scale.sh                   all of them, in some three minutes
 #   tests/scale.sh trees             those of one module, or whatever else `scale::` is followed by
 #
 # tests/run.sh leaves them out, and installs what they need. .ci/run calls both.

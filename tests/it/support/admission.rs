@@ -6,7 +6,7 @@
 
 use super::stalls;
 use std::cell::OnceCell;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// So many tests for each processor run whatever they need.
@@ -34,6 +34,8 @@ thread_local! {
     static ADMITTED: OnceCell<Admitted> = const { OnceCell::new() };
 }
 
+/// A test has ended.
+static ENDED: Condvar = Condvar::new();
 static RUNNING: Mutex<Tests> = Mutex::new(Tests { running: 0, measured: None });
 
 /// A test that has begun; it ends with its thread.
@@ -44,8 +46,10 @@ impl Admitted {
         stalls::measure();
         let until = Instant::now() + PATIENCE;
         let always = std::thread::available_parallelism().map_or(1, usize::from) * ALWAYS;
-        while !with_tests(|tests| tests.admit(always, Instant::now() > until)) {
-            std::thread::sleep(PERIOD / 10);
+        let mut tests = tests();
+        while !tests.admit(always, Instant::now() > until) {
+            let waited = ENDED.wait_timeout(tests, PERIOD);
+            tests = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         Self
     }
@@ -53,12 +57,13 @@ impl Admitted {
 
 impl Drop for Admitted {
     fn drop(&mut self) {
-        with_tests(|tests| tests.running -= 1);
+        tests().running -= 1;
+        ENDED.notify_one();
     }
 }
 
-fn with_tests<T>(act: impl FnOnce(&mut Tests) -> T) -> T {
-    act(&mut RUNNING.lock().unwrap_or_else(PoisonError::into_inner))
+fn tests() -> MutexGuard<'static, Tests> {
+    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The tests of this process.

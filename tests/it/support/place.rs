@@ -11,7 +11,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use tempfile::TempDir;
 
@@ -26,6 +26,8 @@ struct Inner {
     directory: TempDir,
     marker: Marker,
     started: AtomicU32,
+    /// Something was told the marker, and may have started processes.
+    is_marked: AtomicBool,
 }
 
 impl Place {
@@ -36,7 +38,8 @@ impl Place {
         let directory = tempfile::Builder::new().prefix("it-").tempdir().expect("a temporary directory");
         std::fs::create_dir(directory.path().join("home")).expect("a home");
         std::fs::create_dir(directory.path().join("locks")).expect("a directory for locks");
-        Self(Arc::new(Inner { directory, marker: Marker::unique(), started: AtomicU32::new(0) }))
+        let (marker, started, is_marked) = (Marker::unique(), AtomicU32::new(0), AtomicBool::new(false));
+        Self(Arc::new(Inner { directory, marker, started, is_marked }))
     }
 
     /// `dlock run` in this place, on its own directory of locks.
@@ -138,18 +141,21 @@ impl Place {
 
     /// The marker that everything started here carries.
     pub fn marker(&self) -> &Marker {
+        self.0.is_marked.store(true, Ordering::Relaxed);
         &self.0.marker
     }
 
     /// A marker for one more run in this place.
     pub(super) fn next_marker(&self) -> Marker {
-        self.0.marker.child(self.0.started.fetch_add(1, Ordering::Relaxed))
+        self.marker().child(self.0.started.fetch_add(1, Ordering::Relaxed))
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.marker.kill_all();
+        if self.is_marked.load(Ordering::Relaxed) {
+            self.marker.kill_all();
+        }
     }
 }
 

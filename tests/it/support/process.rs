@@ -3,7 +3,8 @@
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::BTreeMap;
-use std::fs::DirEntry;
+use std::fs::{DirEntry, File};
+use std::io::Read;
 use std::os::unix::fs::DirEntryExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -93,7 +94,10 @@ pub fn all() -> Vec<Stat> {
 
 /// Every live descendant, parents before children.
 pub fn descendants(pid: i32) -> Vec<Stat> {
-    let all = all();
+    descendants_in(&all(), pid)
+}
+
+fn descendants_in(all: &[Stat], pid: i32) -> Vec<Stat> {
     let mut found = Vec::new();
     let mut parents = vec![pid];
     while let Some(parent) = parents.pop() {
@@ -211,6 +215,31 @@ fn started_since(ticks: u64) -> Vec<i32> {
     starts.iter().filter(|(_, start)| **start >= ticks).map(|((pid, _), _)| *pid).collect()
 }
 
+/// Room for the environment of most processes.
+const LONGEST_ENVIRONMENT: usize = 1 << 16;
+
+/// Whether one of the variables begins with these bytes. Of thousands of environments most have none that does, and the tests
+/// are compiled without optimization: so the C library searches.
+fn has_variable(environment: &[u8], wanted: &[u8]) -> bool {
+    let mut rest = 0;
+    while let Some(found) = find(&environment[rest..], wanted) {
+        let at = rest + found;
+        if at == 0 || environment[at - 1] == 0 {
+            return true;
+        }
+        rest = at + 1;
+    }
+    false
+}
+
+/// The first place of these bytes.
+fn find(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
+    // SAFETY: both are slices, with their lengths.
+    let found =
+        unsafe { libc::memmem(bytes.as_ptr().cast(), bytes.len(), wanted.as_ptr().cast(), wanted.len()) };
+    (!found.is_null()).then(|| found as usize - bytes.as_ptr() as usize)
+}
+
 /// A marker in the environment by which processes are found again, wherever they moved.
 #[derive(Debug, Clone)]
 pub struct Marker {
@@ -249,14 +278,15 @@ impl Marker {
     /// Every live process that carries it or a marker below it.
     pub fn bearers(&self) -> Vec<Stat> {
         let wanted = format!("{}={}", Self::VARIABLE, self.value).into_bytes();
-        let mut found: Vec<Stat> = started_since(self.made).into_iter().filter_map(Stat::of).collect();
-        found.retain(|stat| {
-            stat.is_alive() && {
-                let environment = std::fs::read(format!("/proc/{}/environ", stat.pid)).unwrap_or_default();
-                environment.split(|byte| *byte == 0).any(|variable| variable.starts_with(&wanted))
-            }
-        });
-        found
+        let mut environment = Vec::with_capacity(LONGEST_ENVIRONMENT);
+        let mut carries = |pid: &i32| {
+            environment.clear();
+            let read = File::open(format!("/proc/{pid}/environ"));
+            let read = read.and_then(|mut file| file.read_to_end(&mut environment));
+            read.is_ok() && has_variable(&environment, &wanted)
+        };
+        let found = started_since(self.made).into_iter().filter(|pid| carries(pid));
+        found.filter_map(Stat::of).filter(Stat::is_alive).collect()
     }
 
     /// Kills the bearers and their descendants, until two scans in a row find none.
@@ -265,9 +295,14 @@ impl Marker {
         let mut quiet = 0;
         while quiet < 2 && Instant::now() < until {
             let bearers = self.bearers();
-            quiet = if bearers.is_empty() { quiet + 1 } else { 0 };
+            if bearers.is_empty() {
+                quiet += 1;
+                continue;
+            }
+            quiet = 0;
+            let all = all();
             for bearer in &bearers {
-                for stat in descendants(bearer.pid).iter().chain([bearer]) {
+                for stat in descendants_in(&all, bearer.pid).iter().chain([bearer]) {
                     send(stat.pid, Signal::SIGKILL);
                 }
             }

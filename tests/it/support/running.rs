@@ -4,8 +4,11 @@ use super::SOON;
 use super::place::{Place, read};
 use super::process::{self, Marker, Stat};
 use super::wait::{Pauses, eventually, until};
+use dlock::child::sys;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 use std::fs::File;
+use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
@@ -229,8 +232,16 @@ impl Running {
                     "dlock has not ended within {deadline:?}: {own:?}\nits tree: {tree:#?}\nstdout: {stdout}\nstderr: {stderr}"
                 );
             }
-            pauses.pause();
+            self.await_end(until, &pauses);
         }
+    }
+
+    /// Waits until it has ended, at most until this moment, or for a pause where the kernel does not tell.
+    fn await_end(&self, until: Instant, pauses: &Pauses) {
+        let Ok(pidfd) = sys::pidfd_open(self.pid()) else { return pauses.pause() };
+        let rest = until.saturating_duration_since(Instant::now());
+        let rest = PollTimeout::try_from(rest).unwrap_or(PollTimeout::MAX);
+        let _ = poll(&mut [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)], rest);
     }
 
     /// Waits for its end, for at most the default deadline.

@@ -42,10 +42,10 @@ impl Crowd {
             crowd.runs.push(queue.run().sh(&turn).spawn());
             // So that no more of them start at the same time than a host with few processors can run.
             if number % 50 == 49 {
-                until(LONG, "the waiters so far queued", || queue.pids().len() + 25 > number);
+                until(LONG, "the waiters so far queued", || queue.numbers().len() + 25 > number);
             }
         }
-        until(LONG, "all waiters queued", || queue.pids().len() == count);
+        until(LONG, "all waiters queued", || queue.numbers().len() == count);
         crowd
     }
 

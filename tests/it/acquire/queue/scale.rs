@@ -1,4 +1,4 @@
-//! F40: a thousand waiters for one lock.
+//! F40: a thousand waiters for one lock, which load the whole machine.
 
 use super::crowd::Crowd;
 use super::fixture::{Queue, assert_ran};
