@@ -96,15 +96,12 @@ if [ ! -d "$(rustc --print sysroot)/lib/rustlib/$target/lib" ]; then
 fi
 mkdir -p "$dist" target/packaging
 dist=$(realpath "$dist")
-cargo build --locked --profile dist --target "$target"
 built=${CARGO_TARGET_DIR:-target}/$target/dist/dlock
-if grep -qx 'default = \["file", "redis"\]' Cargo.toml; then
-    check_binary "$built" "everything, which is file and redis" 7
-else
-    check_binary "$built" everything 10
-    cargo build --locked --profile dist --target "$target" --target-dir target/small --no-default-features --features file,redis
-    check_binary "target/small/$target/dist/dlock" "file and redis" 7
-fi
+# The one with everything is built last: the packages get what is there then.
+cargo build --locked --profile dist --target "$target" --no-default-features --features file,redis
+check_binary "$built" "file and redis" 7
+cargo build --locked --profile dist --target "$target"
+check_binary "$built" everything 10
 install -m 755 "$built" "$dist/dlock"
 [ "$only_binary" = no ] || exit 0
 
@@ -134,8 +131,9 @@ rm -r "target/packaging/$name"
 PATH=$PWD/target/tools/bin:$PATH
 if ! command -v cargo-deb >/dev/null; then
     say "installing cargo-deb into target/tools (some minutes, once)"
-    # A tool for this host, built with the default settings.
-    env -u RUSTFLAGS -u CARGO_ENCODED_RUSTFLAGS -u CARGO_BUILD_TARGET cargo install cargo-deb --version '^3' --locked --root target/tools
+    # A tool for this host, which is used once: it is built quickly.
+    CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
+        env -u RUSTFLAGS -u CARGO_ENCODED_RUSTFLAGS -u CARGO_BUILD_TARGET cargo install cargo-deb --version '^3' --locked --root target/tools
 fi
 rm -f "$dist"/dlock_*.deb
 cargo deb --profile dist --no-build --no-strip --locked --target "$target" --output "$dist/"
