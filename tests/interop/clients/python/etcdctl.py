@@ -49,6 +49,8 @@ class Lock:
                 # Its key stands behind another.
                 if not patience_ms and self.before and self.contenders() - self.before:
                     break
+        # The one ahead may have left meanwhile: then its command has begun, which a signal does not end.
+        self.end.touch()
         self.process.send_signal(signal.SIGINT)
         self.process.wait()
         # A signal before the reply to its request leaves its key behind, in line until the lease ends. Nobody else joins
