@@ -308,6 +308,9 @@ fn a_background_job_that_writes_stops_under_tostop_and_writes_after_fg() {
     let dlock = terminal.process("dlock");
     let command = terminal.process("sh");
     until(SOON, "a stopped job", || process::stopped(dlock) && process::stopped(command));
+    // A job of which Bash does not know yet that it has stopped is not continued by `fg`.
+    terminal.line("until jobs | grep -q Stopped; do sleep 0.05; done; echo \"is known\"");
+    terminal.expect("is known\n");
     assert!(!terminal.screen().contains("written\n"));
     terminal.line("fg");
     terminal.expect("written\n");
