@@ -85,7 +85,11 @@ impl Credentials {
 
     /// Forgets the keys, which were refused: perhaps their source has new ones.
     pub fn forget(&mut self) {
-        (self.keys, self.program) = (None, Arc::default());
+        self.keys = None;
+        // What a program has printed meanwhile may be as old.
+        if let Ok(mut program) = self.program.try_lock() {
+            program.take_if(|program| program.is_finished());
+        }
     }
 
     /// Looks for credentials in the order of AWS's command-line interface (`botocore.credentials`).
@@ -315,6 +319,13 @@ mod tests {
         }
         assert_eq!(credentials.keys().await.expect("keys").id, "first");
         print("second", 3600);
+        let program_of = Arc::clone(&credentials.program);
+        let has_ended = async || {
+            while !program_of.lock().await.as_ref().is_some_and(JoinHandle::is_finished) {
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        has_ended().await;
         credentials.tried = Moment::now().saturating_sub(AGAIN);
         credentials.refresh(Duration::ZERO).await;
         assert_eq!((credentials.keys().await.expect("keys").id.as_str(), begun()), ("second", 2));
@@ -324,13 +335,8 @@ mod tests {
                 "" => std::fs::write(path("printed"), "an error").expect("a file"),
                 _ => print(id, seconds),
             }
-            let ended = async {
-                while !credentials.program.lock().await.as_ref().is_some_and(JoinHandle::is_finished) {
-                    sleep(Duration::from_millis(10)).await;
-                }
-            };
             *credentials.program.lock().await = Some(tokio::spawn(provider::process(program.clone())));
-            ended.await;
+            has_ended().await;
             print("third", 3600);
             credentials.keys = None;
             assert_eq!(credentials.keys().await.expect("keys").id, "third", "{id}");

@@ -81,7 +81,7 @@ fn a_program_of_a_profile_that_hangs_ends_with_dlock() {
         place.script("hang", &format!("#!/bin/sh\necho $$ >{}\nexec sleep 1000\n", place.arg("pid")));
     profile(&place, "config", &format!("[default]\ncredential_process = {}\n", program.display()));
     let url = format!("s3://{BUCKET}/jobs?endpoint=http://127.0.0.1:{}", s3.port());
-    let output = place.run().backend(url).args(["--connect-timeout", "2s"]).sh("echo ran").output();
+    let output = place.run().backend(url).args(["--connect-timeout", "5s"]).sh("echo ran").output();
     assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(69), ""), "{}", output.stderr);
     let pid: i32 = place.read("pid").trim().parse().expect("it was run");
     until(SOON, "the end of the program", || !process::alive(pid));
