@@ -80,7 +80,7 @@ fn try_execute<P>(
     reporter.notices(notices(&plan));
     let runtime = event_loop().map_err(no_event_loop)?;
     let exit = runtime.block_on(work(&plan));
-    // The process ends: a pending name lookup must not delay it, and no program that dlock has started outlives it.
+    // The process ends. Nothing is waited for, and programs that print credentials are killed.
     runtime.shutdown_background();
     exit
 }

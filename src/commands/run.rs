@@ -131,8 +131,8 @@ fn start(
             }
         }
     });
-    // The process ends: a pending name lookup, or a lock that a thread waits for, must not delay it, and no program that
-    // dlock has started for a store outlives it.
+    // The process ends. Nothing is waited for, such as a lock that a thread waits for, and programs that print credentials
+    // are killed.
     runtime.shutdown_background();
     result
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::sync::Notify;
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 use super::Run;
 use super::supervised::{Stopped, Supervised};
@@ -36,7 +37,7 @@ struct Releasing<'a> {
     /// It cannot be released yet.
     stays: &'a Cell<bool>,
     /// dlock was asked to end: it does not stay for a lock that cannot be released yet.
-    leaves: &'a Cell<bool>,
+    leaves: &'a CancellationToken,
 }
 
 /// The minimum time for an attempt to release the lock.
@@ -58,7 +59,7 @@ impl Run<'_> {
         report: &RunReport,
         supervisor: &mut Supervisor,
     ) -> Vec<Result<Release, StoreError>> {
-        let (recheck, leaves) = (Notify::new(), Cell::new(false));
+        let (recheck, leaves) = (Notify::new(), CancellationToken::new());
         let stays: Vec<Cell<bool>> = held.iter().map(|_| Cell::new(false)).collect();
         let results: Vec<Cell<Option<_>>> = held.iter().map(|_| Cell::new(None)).collect();
         let one = async |index: usize| {
@@ -70,6 +71,10 @@ impl Run<'_> {
         };
         let mut releases = pin!(join_all((0..held.len()).map(one)));
         let mut requests = signals::EndRequests::default();
+        if supervised.has_unread_end {
+            // The signal that has ended the command is still to come.
+            requests.note();
+        }
         loop {
             tokio::select! {
                 biased;
@@ -87,12 +92,14 @@ impl Run<'_> {
                         supervisor.reap();
                     }
                     if signals::asks_to_end(arrival.signal) {
+                        let is_first = !requests.has_any();
                         if requests.note() {
                             break;
                         }
-                        // The other locks are released.
-                        leaves.set(true);
-                        recheck.notify_waiters();
+                        if is_first {
+                            // The other locks are released.
+                            leaves.cancel();
+                        }
                     }
                 }
             }
@@ -181,7 +188,14 @@ impl Run<'_> {
             record.kept_ms = (is_kept && !is_lost && !is_revoked).then(|| milliseconds(rest));
             let ending = Ending { success, ..Ending::with_record(Some(&record)) };
             let ending = if uncertain || is_recorded { ending.repeated() } else { ending };
-            match hold::release(&mut **backend, &lock.claim, rest, ending, bound).await {
+            let release = hold::release(&mut **backend, &lock.claim, rest, ending, bound);
+            let released = tokio::select! {
+                biased;
+                released = release => released,
+                () = leaves.cancelled(), if stays.get() => return Ok(Release::Kept),
+            };
+            match released {
+                Ok(Release::NotYet(_)) if leaves.is_cancelled() && !is_lost => return Ok(Release::Kept),
                 Ok(Release::NotYet(_)) if is_lost && is_kept => is_kept = false,
                 Ok(Release::NotYet(again)) if !is_lost => {
                     (uncertain, longest_try) = (false, FIRST_TRY);
@@ -189,17 +203,16 @@ impl Run<'_> {
                     if !stays.replace(true) && !rest.is_zero() {
                         self.reporter.stays(&lock.claim.name, rest);
                     }
-                    if !leaves.get() {
-                        // A revocation may arrive without a notification.
-                        let _ = timeout(again.min(LONGEST_UNWATCHED), async {
-                            tokio::select! {
-                                _ = backend.changed() => {}
-                                () = recheck.notified() => {}
-                            }
-                        })
-                        .await;
-                    }
-                    if leaves.get() {
+                    // A revocation may arrive without a notification.
+                    let _ = timeout(again.min(LONGEST_UNWATCHED), async {
+                        tokio::select! {
+                            _ = backend.changed() => {}
+                            () = recheck.notified() => {}
+                            () = leaves.cancelled() => {}
+                        }
+                    })
+                    .await;
+                    if leaves.is_cancelled() {
                         return Ok(Release::Kept);
                     }
                     // Its session has kept the lock meanwhile, and does so for another lease if the store cannot be asked now.

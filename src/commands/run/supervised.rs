@@ -23,6 +23,8 @@ pub(super) struct Supervised {
     pub(super) orphans_left: bool,
     /// A signal that ends a process was forwarded to the command, or came to it from the terminal.
     pub(super) was_told_to_end: bool,
+    /// Such a signal had not been read yet when the command ended.
+    pub(super) has_unread_end: bool,
     /// When the lock was granted, if the run counts for `--once-per`.
     pub(super) success: Option<Moment>,
     /// Some process could not be signalled.
@@ -48,6 +50,15 @@ pub(super) struct SupervisedLock {
     pub(super) is_lost: bool,
     /// How long the acknowledged renewals took.
     pub(super) renewals: Histogram,
+}
+
+impl SupervisedLock {
+    /// Notes an acknowledged renewal.
+    pub(super) fn note_renewal(&mut self, validity: Option<Validity>, took: Duration) {
+        self.renewals.observe(took);
+        self.validity = validity;
+        self.lease_ends = validity.map(|validity| validity.ends);
+    }
 }
 
 impl Supervised {

@@ -86,8 +86,8 @@ impl Run<'_> {
                     let renewed = async {
                         loop {
                             let (lock, event) = keepers.next().await;
-                            if let keeper::Event::Renewed { .. } = event {
-                                renewals.push((lock, event));
+                            if let keeper::Event::Renewed { validity, took } = event {
+                                renewals.push((lock, validity, took));
                             }
                         }
                     };
@@ -97,8 +97,8 @@ impl Run<'_> {
                         () = supervision.kill_tree() => {}
                     }
                     // The release may take as long as the leases last.
-                    for (lock, event) in renewals {
-                        supervision.on_keeper(lock, event);
+                    for (lock, validity, took) in renewals {
+                        supervision.supervised.locks[lock].note_renewal(validity, took);
                     }
                     return supervision.supervised;
                 }
@@ -190,8 +190,8 @@ impl Supervision<'_> {
                 (self.command_stopped, self.resume_when_ours) = (false, None);
                 self.supervised.ran = !matches!(ended, Ended::NotExecuted(_));
                 self.supervised.ended = Some(ended);
-                // A signal that the command has ended of may not have been read yet.
-                self.supervised.was_told_to_end |= signals::is_end_pending();
+                self.supervised.has_unread_end = signals::is_end_pending();
+                self.supervised.was_told_to_end |= self.supervised.has_unread_end;
                 self.supervisor.take_foreground_back();
             }
             Event::Finished { orphans_left } => {

@@ -14,10 +14,8 @@ impl Supervision<'_> {
         match event {
             keeper::Event::Renewed { validity, took } => {
                 let supervised = &mut self.supervised.locks[lock];
-                supervised.renewals.observe(took);
-                supervised.validity = validity;
+                supervised.note_renewal(validity, took);
                 supervised.trouble = None;
-                supervised.lease_ends = validity.map(|validity| validity.ends);
                 if std::mem::take(&mut supervised.has_warned) {
                     self.run.reporter.renewed(&supervised.name, self.run.plan.target.store.display());
                 }

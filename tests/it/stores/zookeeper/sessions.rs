@@ -7,6 +7,7 @@ use crate::support::running::{Exit, Running};
 use crate::support::wait::{throughout, until};
 use crate::support::zookeeper::session::{Kind, Session};
 use crate::support::zookeeper::{Ensemble, ZooKeeper};
+use nix::sys::signal::Signal;
 use std::time::Duration;
 
 /// A run whose session has the time to move to another server on a busy machine.
@@ -91,6 +92,27 @@ fn a_waiter_whose_session_expires_waits_on() {
     holder.signal(nix::sys::signal::Signal::SIGTERM);
     holder.wait();
     assert_eq!(waiter.wait().exit, Exit::Code(0));
+}
+
+#[test]
+fn a_signal_ends_a_stay_although_the_server_does_not_reply() {
+    let zookeeper = ZooKeeper::lent();
+    let proxy = Proxy::to(zookeeper.port(0));
+    let url = format!("zookeeper://127.0.0.1:{}", proxy.port());
+    let run = Dlock::run().backend(url).args(["-v", "--ttl", "2m", "--min-hold", "10m"]);
+    let mut run = run.sh("true").spawn();
+    run.await_stderr("dlock keeps the lock for another ");
+    proxy.hold_both();
+    // Every ten seconds it sends a request, which would be repeated for as long as the lease lasts.
+    throughout(Duration::from_secs(11), "dlock stays", || run.poll().is_none());
+    run.signal(Signal::SIGTERM);
+    let output = run.wait();
+    assert_eq!(
+        (output.exit, output.stderr.contains("could not")),
+        (Exit::Code(0), false),
+        "{}",
+        output.stderr
+    );
 }
 
 /// The last lease under which the command ran is over by then, and the session is not.
