@@ -202,11 +202,15 @@ pub fn lock_memory() {
     let _ = unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_ONFAULT) };
 }
 
-/// Returns whether a blocked signal has been sent to this process and not been read yet.
-pub fn is_pending(signal: i32) -> bool {
+/// Returns whether one of these blocked signals has been sent to this process and not been read yet.
+pub fn is_any_pending(signals: &[i32]) -> bool {
     let mut set = MaybeUninit::uninit();
-    // SAFETY: `set` outlives the calls, and sigpending has filled it before sigismember reads it.
-    unsafe { libc::sigpending(set.as_mut_ptr()) == 0 && libc::sigismember(set.as_ptr(), signal) == 1 }
+    // SAFETY: `set` outlives the call.
+    if unsafe { libc::sigpending(set.as_mut_ptr()) } != 0 {
+        return false;
+    }
+    // SAFETY: sigpending has filled `set`.
+    signals.iter().any(|signal| unsafe { libc::sigismember(set.as_ptr(), *signal) } == 1)
 }
 
 /// Discards the pending instances of these signals, which are blocked.

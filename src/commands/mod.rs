@@ -80,9 +80,18 @@ fn try_execute<P>(
     reporter.notices(notices(&plan));
     let runtime = event_loop().map_err(no_event_loop)?;
     let exit = runtime.block_on(work(&plan));
-    // The process ends. Nothing is waited for, and programs that print credentials are killed.
-    runtime.shutdown_background();
+    end(runtime);
     exit
+}
+
+/// Ends the event loop with the process. Nothing is waited for, such as a lock that a thread waits for. A task may be a program
+/// that prints credentials, which is killed.
+fn end(event_loop: Runtime) {
+    match event_loop.metrics().num_alive_tasks() {
+        // The kernel closes everything at once.
+        0 => std::mem::forget(event_loop),
+        _ => event_loop.shutdown_background(),
+    }
 }
 
 /// Waits for a signal that ends this process, and returns it; stops for others as any process does.

@@ -131,9 +131,7 @@ fn start(
             }
         }
     });
-    // The process ends. Nothing is waited for, such as a lock that a thread waits for, and programs that print credentials
-    // are killed.
-    runtime.shutdown_background();
+    super::end(runtime);
     result
 }
 
