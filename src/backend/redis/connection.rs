@@ -199,13 +199,14 @@ impl Connection {
         commands: &[Cmd],
         options: RequestOptions<'_>,
     ) -> Result<Vec<CommandReply>, StoreError> {
-        let is_first_alone = commands.len() == 1 || self.handshake.is_some() || !self.due(options).is_empty();
-        let (first, others) = commands.split_at(commands.len().min(usize::from(is_first_alone)));
-        let mut outcomes = Vec::new();
-        for command in first {
-            outcomes.push(self.request(lock, command, options).await?);
+        let (mut outcomes, mut rest) = (Vec::new(), commands);
+        if let Some((first, others)) = commands.split_first()
+            && (others.is_empty() || self.handshake.is_some() || !self.due(options).is_empty())
+        {
+            outcomes.push(self.request(lock, first, options).await?);
+            rest = others;
         }
-        if let Some((last, middle)) = others.split_last() {
+        if let Some((last, middle)) = rest.split_last() {
             lock.clone_into(&mut self.lock);
             // The replies reflect every change that was pushed before the requests.
             self.last_push = self.last_push.filter(|event| *event != PushEvent::Touched);

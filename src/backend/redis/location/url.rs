@@ -93,12 +93,10 @@ impl Location {
 }
 
 fn security(url: &Url, options: &Options) -> Result<Security, UrlError> {
-    let (family, kind) = url.scheme.split_at(url.scheme.find(['-', '+']).unwrap_or(url.scheme.len()));
-    let family = match family.strip_suffix('s') {
-        // This s is part of `redis`, not the one of TLS.
-        None | Some("redi") => family,
-        Some(family) => family,
-    };
+    let family = ["redis", "valkey", "redlock"].into_iter().find(|family| url.scheme.starts_with(family));
+    let family = family.unwrap_or(&url.scheme);
+    let kind = &url.scheme[family.len()..];
+    let kind = kind.strip_prefix('s').unwrap_or(kind);
     let (plain, secure) = (format!("{family}{kind}"), format!("{family}s{kind}"));
     match url.scheme.ends_with("+unix") {
         true => Security::new(url, options, None, secure, ", which a Unix socket does not use"),
