@@ -188,7 +188,7 @@ impl Credentials {
             let run = || tokio::spawn(provider::process(command.to_owned()));
             let keys = program.get_or_insert_with(run).await.unwrap_or_else(|_| Err(closed()));
             *program = None;
-            // What it has printed when nobody waited may have expired, and what has failed then may succeed now.
+            // Keys that were printed earlier may have expired, and an earlier failure may be over.
             if !has_ended || keys.as_ref().is_ok_and(|keys| !keys.left().is_zero()) {
                 return keys;
             }
@@ -329,7 +329,7 @@ mod tests {
         credentials.tried = Moment::now().saturating_sub(AGAIN);
         credentials.refresh(Duration::ZERO).await;
         assert_eq!((credentials.keys().await.expect("keys").id.as_str(), begun()), ("second", 2));
-        // What it prints while nobody waits for it may be of no use by the time that somebody asks.
+        // It is run again if it has failed, or its keys have expired, before they were asked for.
         for (id, seconds) in [("expired", 0), ("", 0)] {
             match id {
                 "" => std::fs::write(path("printed"), "an error").expect("a file"),

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use super::profile::Settings;
+use crate::backend::StoreError;
 use crate::backend::net::http::{Endpoint, Reply};
 use crate::backend::net::{Security, TlsSettings};
 use crate::backend::options::{Options, UrlOption, Value, of_access, of_lock};
 use crate::backend::url::{Environment, Host, Url, UrlError};
-use crate::backend::{Outlook, StoreError};
 use crate::clock::wall_micros;
 use crate::duration::show_distance;
 
@@ -140,11 +140,7 @@ pub fn partition(region: &str) -> (&'static str, &'static str) {
 /// Returns the error of a request that was refused because there were too many, if that is what the service has replied, with
 /// what it has `said`.
 pub fn throttled(error: &str, said: &str) -> Option<StoreError> {
-    BUSY.contains(&error).then(|| StoreError::Unavailable {
-        reason: format!("the server replies {error}: {said}"),
-        maybe_applied: false,
-        outlook: Outlook::Transient,
-    })
+    BUSY.contains(&error).then(|| StoreError::transient(format!("the server replies {error}: {said}"), false))
 }
 
 /// Returns the error of a signature that is refused because of the clock of this host.

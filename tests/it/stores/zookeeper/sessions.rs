@@ -94,14 +94,20 @@ fn a_waiter_whose_session_expires_waits_on() {
     assert_eq!(waiter.wait().exit, Exit::Code(0));
 }
 
+/// A run whose command has ended, and which stays for the minimum hold time.
+fn staying(proxy: &Proxy, ttl: &str, min_hold: &str) -> Running {
+    let url = format!("zookeeper://127.0.0.1:{}", proxy.port());
+    let run = Dlock::run().backend(url).args(["-v", "--ttl", ttl, "--min-hold", min_hold]);
+    let mut run = run.sh("true").spawn();
+    run.await_stderr("dlock keeps the lock for another ");
+    run
+}
+
 #[test]
 fn a_signal_ends_a_stay_although_the_server_does_not_reply() {
     let zookeeper = ZooKeeper::lent();
     let proxy = Proxy::to(zookeeper.port(0));
-    let url = format!("zookeeper://127.0.0.1:{}", proxy.port());
-    let run = Dlock::run().backend(url).args(["-v", "--ttl", "2m", "--min-hold", "10m"]);
-    let mut run = run.sh("true").spawn();
-    run.await_stderr("dlock keeps the lock for another ");
+    let mut run = staying(&proxy, "2m", "10m");
     proxy.hold_both();
     // Every ten seconds it sends a request, which would be repeated for as long as the lease lasts.
     throughout(Duration::from_secs(11), "dlock stays", || run.poll().is_none());
@@ -120,10 +126,7 @@ fn a_signal_ends_a_stay_although_the_server_does_not_reply() {
 fn a_run_that_stays_for_its_min_hold_survives_an_outage() {
     let zookeeper = ZooKeeper::lent();
     let proxy = Proxy::to(zookeeper.port(0));
-    let url = format!("zookeeper://127.0.0.1:{}", proxy.port());
-    let run = Dlock::run().backend(url).args(["-v", "--ttl", "6s", "--min-hold", "14s"]);
-    let mut run = run.sh("true").spawn();
-    run.await_stderr("dlock keeps the lock for another ");
+    let mut run = staying(&proxy, "6s", "14s");
     // It tries again every ten seconds.
     throughout(Duration::from_secs(9), "dlock stays", || run.poll().is_none());
     proxy.hold_both();
