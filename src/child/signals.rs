@@ -73,8 +73,7 @@ pub fn asks_to_end(signal: i32) -> bool {
 
 /// Returns whether this process has received a signal that asks the command to end, and has not read it yet.
 pub fn is_end_pending() -> bool {
-    sys::is_any_pending(ENDING)
-        && ENDING.iter().any(|signal| sys::is_any_pending(&[*signal]) && !is_ignored(*signal))
+    sys::pending(ENDING).any(asks_to_end)
 }
 
 /// The copies of one signal arrive within this time: a shell passes SIGHUP on to its jobs before the kernel sends it, and

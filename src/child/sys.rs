@@ -202,15 +202,16 @@ pub fn lock_memory() {
     let _ = unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_ONFAULT) };
 }
 
-/// Returns whether one of these blocked signals has been sent to this process and not been read yet.
-pub fn is_any_pending(signals: &[i32]) -> bool {
+/// Returns those of these blocked signals that have been sent to this process and not been read yet.
+pub fn pending(signals: &[i32]) -> impl Iterator<Item = i32> {
     let mut set = MaybeUninit::uninit();
     // SAFETY: `set` outlives the call.
-    if unsafe { libc::sigpending(set.as_mut_ptr()) } != 0 {
-        return false;
-    }
+    let is_known = unsafe { libc::sigpending(set.as_mut_ptr()) } == 0;
     // SAFETY: sigpending has filled `set`.
-    signals.iter().any(|signal| unsafe { libc::sigismember(set.as_ptr(), *signal) } == 1)
+    signals
+        .iter()
+        .copied()
+        .filter(move |signal| is_known && unsafe { libc::sigismember(set.as_ptr(), *signal) } == 1)
 }
 
 /// Discards the pending instances of these signals, which are blocked.

@@ -191,8 +191,8 @@ impl Run<'_> {
             let release = hold::release(&mut **backend, &lock.claim, rest, ending, bound);
             let released = tokio::select! {
                 biased;
-                released = release => released,
                 () = leaves.cancelled(), if stays.get() => return Ok(Release::Kept),
+                released = release => released,
             };
             match released {
                 Ok(Release::NotYet(_)) if leaves.is_cancelled() && !is_lost => return Ok(Release::Kept),
@@ -212,9 +212,6 @@ impl Run<'_> {
                         }
                     })
                     .await;
-                    if leaves.is_cancelled() {
-                        return Ok(Release::Kept);
-                    }
                     // Its session has kept the lock meanwhile, and does so for another lease if the store cannot be asked now.
                     begin = Moment::now();
                     until = begin + lock.claim.ttl;

@@ -154,7 +154,7 @@ impl Supervision<'_> {
                     // once if there is no such shell any more: then no process would ever continue the
                     // command.
                     sys::raise_default(signal);
-                    if signal == libc::SIGTSTP && !sys::is_any_pending(&[libc::SIGCONT]) {
+                    if signal == libc::SIGTSTP && sys::pending(&[libc::SIGCONT]).next().is_none() {
                         self.supervisor.resume();
                     }
                 }
