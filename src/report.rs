@@ -43,7 +43,7 @@ pub use self::wait_line::WaitLine;
 use crate::backend::{Busy, Hazard, StoreError, io_text};
 use crate::duration::show_distance;
 use crate::exit::{Failure, FailureKind};
-use crate::lock::{Holder, Identity, LockName, LockState, Revocation};
+use crate::lock::{Holder, Identity, LockName, Revocation};
 
 /// The time between the end of a command and that of its `--min-hold` below which both are shown with seconds.
 const SHORT_KEEPING: Duration = Duration::from_secs(5 * 60);
@@ -245,17 +245,17 @@ pub fn lock_error(name: &LockName, store: &str, error: &StoreError, help: &str) 
     Failure::new(kind, message + help)
 }
 
-/// Returns the failure that a token does not own a lock, with the current holder.
-pub fn not_owned(state: &LockState, store: &str) -> Failure {
-    let name = &state.name;
-    let who = match state.holders.as_slice() {
-        [] => "it is free".to_owned(),
-        [first] => format!("it is held by {}", describe_holder(first, store)),
-        [first, others @ ..] => {
-            format!("it is held by {} and {} more", describe_holder(first, store), others.len())
+/// Returns the failure that a token does not own a lock, with the current holders if they are known.
+pub fn not_owned(name: &LockName, holders: Option<&[Holder]>, store: &str) -> Failure {
+    let who = match holders {
+        None => String::new(),
+        Some([]) => ": it is free".to_owned(),
+        Some([first]) => format!(": it is held by {}", describe_holder(first, store)),
+        Some([first, others @ ..]) => {
+            format!(": it is held by {} and {} more", describe_holder(first, store), others.len())
         }
     };
-    let message = format!("{name} on {store}: this token does not own the lock, or no longer does: {who}");
+    let message = format!("{name} on {store}: this token does not own the lock, or no longer does{who}");
     Failure::new(FailureKind::Lost, message)
 }
 

@@ -45,7 +45,7 @@ pub use self::common_arguments::{CommonArguments, LogFormat};
 pub use self::configuration::Configuration;
 pub use self::doctor::{DoctorArguments, FloorPlan};
 pub use self::fleet::FleetPlan;
-pub use self::freeze::{FreezeArguments, FreezePlan, ThawArguments, ThawPlan};
+pub use self::freeze::{FreezeArguments, FreezePlan, ThawArguments, ThawPlan, thaw_command};
 pub use self::history::{HistoryArguments, HistoryPlan, HistoryStyle};
 pub use self::output_files::OutputFiles;
 pub use self::overdue::{OverduePlan, OverdueStyle};

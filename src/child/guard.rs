@@ -229,7 +229,7 @@ impl Guard {
         }
         if self.dlock.is_gone() || self.standby.is_left_alone() {
             self.standby.end();
-        } else if !self.stop.is_stopping() {
+        } else if !self.stop.is_killing() {
             self.standby.keep(self.cgroup.as_ref(), self.stop.deadlines());
         }
     }
@@ -243,7 +243,7 @@ impl Guard {
 
     /// Returns the next moment at which something is due without an event.
     fn next_wake(&self) -> Option<Moment> {
-        let check_at = self.standby.check_at().filter(|_| !self.stop.is_stopping());
+        let check_at = self.standby.check_at().filter(|_| !self.stop.is_killing());
         let wake_dlock_at =
             self.wake_dlock_until.filter(|_| self.terminal.exists() && !self.command.is_reaped);
         let wake_dlock_at = wake_dlock_at.map(|until| until.min(Moment::now() + BETWEEN_LOOKS));

@@ -10,6 +10,7 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use serde::{Deserialize, Serialize};
 
+use super::procfs;
 use super::sys::{self, Disposition};
 use crate::clock::Moment;
 use crate::readiness::Readiness;
@@ -74,6 +75,12 @@ pub fn asks_to_end(signal: i32) -> bool {
 /// Returns whether this process has received a signal that asks the command to end, and has not read it yet.
 pub fn is_end_pending() -> bool {
     sys::pending(ENDING).any(asks_to_end)
+}
+
+/// Returns the same of another process that dlock has forked, or of the dlock that has forked this one.
+pub fn is_end_pending_in(pid: i32) -> bool {
+    let received = procfs::signals_of(pid).unwrap_or_default();
+    ENDING.iter().any(|signal| received.is_pending(*signal) && asks_to_end(*signal))
 }
 
 /// The copies of one signal arrive within this time: a shell passes SIGHUP on to its jobs before the kernel sends it, and

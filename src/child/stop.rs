@@ -173,7 +173,9 @@ impl Stop {
                 let is_accepted = match self.phase {
                     Phase::Running | Phase::Lingering => true,
                     Phase::Terminating { accepts_renewals, .. } => accepts_renewals,
-                    Phase::Parked | Phase::Killing | Phase::Done => false,
+                    // Whether the tree is dead in time depends on them.
+                    Phase::Killing => true,
+                    Phase::Parked | Phase::Done => false,
                 };
                 if is_accepted {
                     self.deadlines = Some(deadlines);

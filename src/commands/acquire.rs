@@ -224,7 +224,7 @@ impl Acquiring<'_> {
         let Some(HeldLock { grant, lease_state, .. }) = held.first() else {
             return Err(Failure::internal("granted without a lock"));
         };
-        if lease_state.validity.is_some_and(|validity| Moment::now() >= validity.start_before) {
+        if lease_state.is_too_short() {
             // The process was stopped between the grant and now.
             let late = StoreError::unreachable("too little of the lease is left");
             return Err(lock_wait.failure(claim, NotGranted::Failed(late)));

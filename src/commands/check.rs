@@ -51,7 +51,7 @@ async fn check_owner(
     let state = look(store, name, Some(token), plan.connect_timeout).await;
     let state = state.map_err(|error| lock_error(name, display, &error, help))?;
     let Some(holder) = state.holders.iter().find(|holder| holder.ours) else {
-        return Err(not_owned(&state, display));
+        return Err(not_owned(name, Some(&state.holders), display));
     };
     let rest =
         holder.remaining.map(|rest| format!(", for another {}", show_distance(rest))).unwrap_or_default();

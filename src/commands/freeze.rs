@@ -16,7 +16,7 @@ use crate::identity;
 use crate::lease::acquire::Wait;
 use crate::lock::{FreezeRequest, Holder, LockName, LockState};
 use crate::report::{Reporter, describe_freeze, describe_holder, hazard_of, label, printable, store_error};
-use crate::settings::{FreezeArguments, FreezePlan};
+use crate::settings::{FreezeArguments, FreezePlan, thaw_command};
 
 /// The longest pause between two looks at the holders: a store without notifications is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
@@ -299,8 +299,7 @@ impl Freezing<'_> {
             thawed.iter().rev().for_each(|name| self.say(&format!("{name} is thawed")));
         }
         if let Err(error) = ended {
-            let names: Vec<&str> = left.iter().map(LockName::as_str).collect();
-            let help = format!("; this may still be frozen: dlock thaw {}", names.join(" "));
+            let help = format!("; this may still be frozen: {}", thaw_command(&left));
             self.reporter.failure(&self.failure(&left, &error, &help));
         }
     }

@@ -81,7 +81,7 @@ impl<'a> Hold<'a> {
         let state = look(&mut *store, &plan.name, Some(&plan.token), plan.target.connect_timeout).await;
         let state = state.map_err(|error| lock_error(&plan.name, plan.target.store.display(), &error, ""))?;
         let Some(holder) = state.holders.iter().find(|holder| holder.ours).cloned() else {
-            return Err(not_owned(&state, plan.target.store.display()));
+            return Err(not_owned(&plan.name, Some(&state.holders), plan.target.store.display()));
         };
         let hold = Hold { plan, store, holder };
         match &hold.holder.identity {
@@ -103,8 +103,8 @@ impl<'a> Hold<'a> {
     pub(super) async fn lost(&mut self) -> Failure {
         let plan = self.plan;
         match look(&mut *self.store, &plan.name, Some(&plan.token), plan.target.connect_timeout).await {
-            Ok(state) => not_owned(&state, plan.target.store.display()),
-            Err(_) => not_owned(&LockState::free(plan.name.clone()), plan.target.store.display()),
+            Ok(state) => not_owned(&plan.name, Some(&state.holders), plan.target.store.display()),
+            Err(_) => not_owned(&plan.name, None, plan.target.store.display()),
         }
     }
 

@@ -151,9 +151,8 @@ impl Run<'_> {
             }
         };
         let granted_at = Moment::now();
-        let late = |validity: crate::lease::validity::Validity| Moment::now() >= validity.start_before;
-        let too_late = held.iter().any(|held| held.lease_state.validity.is_some_and(late));
-        let mut supervised = if too_late {
+        let late = held.iter().find(|held| held.lease_state.is_too_short());
+        let mut supervised = if late.is_some() {
             // dlock was stopped between the grant and now: too little of the lease is left to stop a command in time.
             Supervised { ran: false, ..Supervised::at_first(&held) }
         } else {
@@ -162,7 +161,7 @@ impl Run<'_> {
             let launch = environment::launch(self.plan, &held, &outer);
             self.supervise(&held, &mut keepers, launch, &mut supervisor).await
         };
-        let too_late = too_late || supervised.was_launched_too_late();
+        let late = late.or_else(|| held.first().filter(|_| supervised.was_launched_too_late()));
         drop(keepers);
         // On a connection that was opened meanwhile.
         super::warn_of_exposure(&self.plan.target, self.reporter);
@@ -171,10 +170,10 @@ impl Run<'_> {
             self.plan.settings.once_per.is_some() && report.succeeded() && !supervised.was_told_to_end;
         supervised.success = counts.then_some(granted_at);
         report.held = Some(Moment::now() - granted_at);
-        let too_late = too_late.then(|| {
+        let too_late = late.map(|held| {
             let late = StoreError::unreachable("too little of the lease is left to run a command safely");
             report.cause = Some(Cause { lock: None, text: late.to_string() });
-            self.lock_wait().failure(&held[0].lock.claim, NotGranted::Failed(late))
+            self.lock_wait().failure(&held.lock.claim, NotGranted::Failed(late))
         });
         if let Some(failure) = &too_late {
             *report = report.clone().failed(failure);

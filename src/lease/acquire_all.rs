@@ -167,7 +167,7 @@ pub async fn acquire_all<'a>(
 }
 
 /// Acquires all locks once. On failure, returns the lock that was not acquired, and why; `None` if one that was held
-/// already was lost meanwhile.
+/// already was lost meanwhile, or was renewed so late that a command cannot be started under it.
 async fn attempt_all<'a>(
     locks: &'a [Lock],
     limits: &Limits,
@@ -230,7 +230,16 @@ async fn attempt_all<'a>(
         }
         return Err((failed, why));
     }
-    Ok((held, keepers))
+    // While it waited for the last one, another one may have been renewed too late.
+    match held.iter().find(|held| locks.len() > 1 && held.lease_state.is_too_short()) {
+        None => Ok((held, keepers)),
+        Some(late) => {
+            let late = late.lock;
+            drop(keepers);
+            give_back(held.iter().map(|held| held.lock)).await;
+            Err((late, None))
+        }
+    }
 }
 
 /// Releases, concurrently, the locks that were acquired before the acquisition failed.

@@ -41,6 +41,11 @@ pub struct LeaseState {
 }
 
 impl LeaseState {
+    /// Returns whether too little of the lease is left to begin anything under the lock.
+    pub fn is_too_short(&self) -> bool {
+        self.validity.is_some_and(|validity| Moment::now() >= validity.start_before)
+    }
+
     /// Returns what remains of the minimum hold time.
     pub fn rest(&self) -> Duration {
         self.min_hold_until - Moment::now()

@@ -104,7 +104,7 @@ fn not_created(path: &Path) -> String {
 }
 
 /// Returns a path as it may be repeated. What was taken for one may be a URL with a password.
-fn repeatable(path: &Path) -> String {
+pub(super) fn repeatable(path: &Path) -> String {
     registry::repeatable(&path.to_string_lossy())
 }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 
 use super::entry::{Entry, directory};
-use super::output_file::Temporary;
+use super::output_file::{Temporary, repeatable};
 use crate::lock::Token;
 
 /// Readable only by its owner, from its creation.
@@ -26,7 +26,7 @@ impl TokenFile {
     /// It cannot be written; or the existing file is not one of this user that can be replaced. A symbolic
     /// link is not followed.
     pub fn find(path: &Path) -> Result<TokenFile> {
-        check(path).with_context(|| format!("cannot write '{}'", path.display()))?;
+        check(path).with_context(|| format!("cannot write '{}'", repeatable(path)))?;
         Ok(TokenFile(path.to_owned()))
     }
 
@@ -59,7 +59,7 @@ fn check(path: &Path) -> Result<()> {
         }
     }
     let probe = Entry::at(path).and_then(|entry| write_temporary(&entry, &[0; 33]));
-    probe.with_context(|| format!("cannot write a file in {}", directory(path).display()))?;
+    probe.with_context(|| format!("cannot write a file in {}", repeatable(directory(path))))?;
     Ok(())
 }
 

@@ -8,9 +8,10 @@ use clap::Args;
 use super::table::check_note;
 use super::target::{contradiction, exact_name};
 use super::value::{Setting, checked};
-use super::{CommonArguments, Source, StoreTarget};
+use super::{CommonArguments, Source, StoreTarget, suggestion};
 use crate::duration;
 use crate::exit::Failure;
+use crate::glob::Pattern;
 use crate::lease::acquire::Wait;
 use crate::lock::LockName;
 
@@ -142,6 +143,12 @@ impl FreezePlan {
     }
 }
 
+/// Returns the command line that thaws these names.
+pub fn thaw_command(names: &[LockName]) -> String {
+    let words: Vec<OsString> = names.iter().map(|name| Pattern::escaped(name.as_str()).into()).collect();
+    suggestion::line(&["dlock thaw"], &words)
+}
+
 pub struct ThawPlan {
     pub target: StoreTarget,
     pub names: Vec<LockName>,
@@ -155,5 +162,16 @@ impl ThawPlan {
     pub fn new(arguments: &ThawArguments) -> Result<ThawPlan, Failure> {
         let names = exact_names("thaw", &arguments.names)?;
         Ok(ThawPlan { target: StoreTarget::of(&arguments.common, &names)?, names })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_name_is_a_word_of_the_command_that_thaws_them() {
+        let names = ["a b", "job*", "plain"].map(|name| LockName::new(name).expect("a name"));
+        assert_eq!(thaw_command(&names), r"dlock thaw 'a b' 'job\*' plain");
     }
 }

@@ -177,8 +177,8 @@ pub(super) fn contradiction<T>(one: &str, other: &str) -> Result<T, Failure> {
 /// # Errors
 /// It is a pattern, or no name (64).
 pub(super) fn exact_name(command: &str, name: &OsStr) -> Result<LockName, Failure> {
-    let text = checked_name(name)?;
-    match Pattern::exact(text.as_str()) {
+    let text = name_text(name)?;
+    match Pattern::exact(text) {
         Some(exact) => checked_name(OsStr::new(&exact)),
         None => Err(Failure::usage(format!(
             "NAME '{text}': {command} takes an exact name, not a pattern (\\* is a literal *)"
@@ -186,13 +186,19 @@ pub(super) fn exact_name(command: &str, name: &OsStr) -> Result<LockName, Failur
     }
 }
 
-pub(super) fn checked_name(name: &OsStr) -> Result<LockName, Failure> {
+/// Returns the text of an argument that was probably meant as the name of a lock.
+fn name_text(name: &OsStr) -> Result<&str, Failure> {
     let text = name
         .to_str()
         .ok_or_else(|| Failure::usage(format!("NAME '{}': a lock name is valid UTF-8", name.display())))?;
-    if let Some(why) = suggestion::name(text) {
-        return Err(Failure::usage(format!("NAME '{}' {why}", registry::redacted(text))));
+    match suggestion::name(text) {
+        Some(why) => Err(Failure::usage(format!("NAME '{}' {why}", registry::redacted(text)))),
+        None => Ok(text),
     }
+}
+
+pub(super) fn checked_name(name: &OsStr) -> Result<LockName, Failure> {
+    let text = name_text(name)?;
     LockName::new(text).map_err(|error| {
         let shown: String = text.chars().take(40).collect();
         Failure::usage(format!("NAME '{shown}': {error}"))

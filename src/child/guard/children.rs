@@ -9,7 +9,7 @@ use super::Guard;
 use crate::child::protocol::Event;
 use crate::child::stop::Input;
 use crate::child::wait::{self, Change};
-use crate::child::{procfs, sys};
+use crate::child::{procfs, signals, sys};
 use crate::clock::Moment;
 
 /// dlock notices within this time that the command was stopped, and stops itself.
@@ -82,10 +82,16 @@ impl Guard {
             }
             self.report(Event::Ended(ended));
             self.terminal_witness.end();
-            self.act(Input::CommandEnded {
-                by_itself: self.command.ended_by_itself(ended) && !is_interrupted,
-            });
+            let by_itself =
+                self.command.ended_by_itself(ended) && !is_interrupted && !self.dlock_has_unread_end();
+            self.act(Input::CommandEnded { by_itself });
         }
+    }
+
+    /// Returns whether something is left of the tree, and dlock has received a signal that asks the command to end, but
+    /// has not read it yet: what is left is still the command.
+    fn dlock_has_unread_end(&self) -> bool {
+        wait::has_children() && signals::is_end_pending_in(nix::unistd::getppid().as_raw())
     }
 
     /// On a terminal, dlock stops itself when the command is stopped, for the shell to see. If another process

@@ -1,6 +1,7 @@
 //! A third process, which exists only while dlock is stopped: if the guard is killed then, or stopped as well, it is the
 //! only process left to kill the tree.
 
+use std::collections::HashSet;
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -68,7 +69,9 @@ impl Standby {
             // While the guard lives, the other children of dlock do not belong to the tree.
             let mut strangers = tree::children_of(dlock);
             strangers.remove(&getpid().as_raw());
-            let _ = self.fork(Tree::below(dlock, strangers), cgroup, deadlines);
+            let (started, guard) = (procfs::start_of(dlock), getpid().as_raw());
+            let remains = Remains { dlock, started, strangers, guard };
+            let _ = self.fork(&remains, cgroup, deadlines);
         }
     }
 
@@ -114,11 +117,11 @@ impl Standby {
         }
     }
 
-    /// Forks the standby process. It waits until the calling process is dead, or has missed its deadline, then kills `orphans`:
-    /// what remains of the tree by then, as the descendants of the process that inherits them.
+    /// Forks the standby process. It waits until the calling process is dead, or has missed its deadline, then kills what
+    /// remains of the tree.
     fn fork(
         &mut self,
-        orphans: Tree,
+        remains: &Remains,
         cgroup: Option<&Cgroup>,
         deadlines: Option<Deadlines>,
     ) -> io::Result<()> {
@@ -133,8 +136,8 @@ impl Standby {
                 drop(writer);
                 let _ = setsid();
                 priority::raise_session();
-                if !is_dismissed(&mut words, &orphans, deadlines) {
-                    kill(orphans, cgroup);
+                if !is_dismissed(&mut words, remains, deadlines) {
+                    remains.kill(cgroup);
                 }
                 sys::exit_now(0)
             }
@@ -142,9 +145,54 @@ impl Standby {
     }
 }
 
+/// What the standby process kills.
+struct Remains {
+    /// The dlock that is stopped.
+    dlock: i32,
+    /// When it was started.
+    started: Option<u64>,
+    /// Its children other than the guard, which do not belong to the tree.
+    strangers: HashSet<i32>,
+    /// The guard, which has forked the standby process.
+    guard: i32,
+}
+
+impl Remains {
+    /// Returns the tree below dlock, which inherits it from a guard that has died. If dlock is dead itself, the tree is
+    /// below the guard, as long as that lives.
+    fn tree(&self) -> Tree {
+        if self.dlock_lives() {
+            Tree::below(self.dlock, self.strangers.clone())
+        } else if getppid().as_raw() == self.guard {
+            Tree::below(self.guard, HashSet::new())
+        } else {
+            // Nobody knows who has inherited it.
+            Tree::below(getpid().as_raw(), HashSet::new())
+        }
+    }
+
+    /// Kills the tree. A guard whose dlock is dead has nothing left to do then.
+    fn kill(&self, cgroup: Option<&Cgroup>) {
+        let mut killer = Killer::begin(self.tree(), cgroup);
+        while !killer.is_done() {
+            let pass = killer.pass();
+            // An empty pass proves something only after a while. Dead processes stay zombies, because the process that
+            // inherits them is stopped.
+            std::thread::sleep(killer.pause_after(pass).max(Duration::from_millis(5)));
+        }
+        if !self.dlock_lives() && getppid().as_raw() == self.guard {
+            let _ = sys::kill(self.guard, libc::SIGKILL);
+        }
+    }
+
+    fn dlock_lives(&self) -> bool {
+        procfs::start_of(self.dlock) == self.started && !procfs::is_zombie(self.dlock)
+    }
+}
+
 /// Waits for the dismissal, or until the guard should have killed the tree; returns whether it was dismissed. Not in one step: the
 /// time that `poll(2)` counts stands still while the host is suspended, and a timer would need a descriptor.
-fn is_dismissed(words: &mut PipeReader, orphans: &Tree, deadlines: Option<Deadlines>) -> bool {
+fn is_dismissed(words: &mut PipeReader, remains: &Remains, deadlines: Option<Deadlines>) -> bool {
     let (mut reserve, mut measured_at, mut guard_kills) = (Duration::ZERO, None, false);
     loop {
         let mut pause = PollTimeout::NONE;
@@ -152,7 +200,7 @@ fn is_dismissed(words: &mut PipeReader, orphans: &Tree, deadlines: Option<Deadli
             let (from, interval) = deadlines.measure_from();
             if measured_at.map_or(from, |at| at + interval) <= Moment::now() {
                 let cost;
-                (reserve, cost) = orphans.reserve(reserve, deadlines.takeover_for(reserve));
+                (reserve, cost) = remains.tree().reserve(reserve, deadlines.takeover_for(reserve));
                 measured_at = Some(Moment::now() + cost * 10);
             }
             let until = if guard_kills { deadlines.dead } else { deadlines.takeover_for(reserve) };
@@ -171,15 +219,5 @@ fn is_dismissed(words: &mut PipeReader, orphans: &Tree, deadlines: Option<Deadli
             Ok(count) => return count > 0,
             Err(_) => return false,
         }
-    }
-}
-
-/// Dead processes stay zombies, because the process that inherits them is stopped.
-fn kill(orphans: Tree, cgroup: Option<&Cgroup>) {
-    let mut killer = Killer::begin(orphans, cgroup);
-    while !killer.is_done() {
-        let pass = killer.pass();
-        // An empty pass proves something only after a while.
-        std::thread::sleep(killer.pause_after(pass).max(Duration::from_millis(5)));
     }
 }

@@ -3,7 +3,7 @@
 //! nor the guard.
 
 use crate::child::forwarder::fork_witness;
-use crate::child::{procfs, signals, sys};
+use crate::child::{signals, sys};
 
 /// The witness, until it is reaped.
 #[derive(Default)]
@@ -24,8 +24,7 @@ impl TerminalWitness {
 
     /// Returns whether the group has been sent a signal that ends the command, unless it was ignored at the start.
     pub(super) fn has_seen_end_signal(&self) -> bool {
-        let received = self.pid.and_then(procfs::signals_of).unwrap_or_default();
-        signals::ENDING.iter().any(|signal| received.is_pending(*signal) && !signals::is_ignored(*signal))
+        self.pid.is_some_and(signals::is_end_pending_in)
     }
 
     /// Ends it: the command has ended.

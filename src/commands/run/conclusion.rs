@@ -70,7 +70,7 @@ impl Run<'_> {
                         "{name} on {store}: could not be released{success}: {error}{rest}"
                     ));
                 }
-                Ok(Release::NotHeld) if supervised.stopped.is_none() && !supervised.locks[lock].is_lost => {
+                Ok(Release::NotHeld) if !supervised.is_reported_lost(lock) => {
                     self.reporter.warning(&format!(
                         "{name} on {store}: was no longer held when the command ended: another command may have \
                          run at the same time, see dlock history"

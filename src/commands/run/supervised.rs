@@ -81,6 +81,16 @@ impl Supervised {
         Supervised { ran: true, locks: held.iter().map(lock).collect(), ..Supervised::default() }
     }
 
+    /// Returns whether the message about the end of the command, or one before, says that this lock may have been lost.
+    pub(super) fn is_reported_lost(&self, lock: usize) -> bool {
+        let by_stop = match &self.stopped {
+            Some(Stopped::Lost(lost, _)) => *lost == lock,
+            Some(Stopped::Deadline(_) | Stopped::Guard(_)) => true,
+            Some(Stopped::Revoked(..) | Stopped::MaxRuntime(_)) | None => false,
+        };
+        by_stop || self.locks[lock].is_lost
+    }
+
     /// Returns the locks as shown in messages.
     pub(super) fn label(&self) -> String {
         label(self.locks.iter().map(|lock| &lock.name))

@@ -146,7 +146,9 @@ fn a_command_that_cannot_be_killed_keeps_its_lock_and_is_reported() {
     assert!(run.stderr().starts_with("dlock: "), "nothing was reported: {}", run.stderr());
     release(sleep.pid);
     until(SOON, "the end of the namespace", || !process::alive(init));
-    assert_eq!(run.wait().exit, Exit::Code(124));
+    let output = run.wait();
+    assert_eq!(output.exit, Exit::Code(124));
+    assert!(!output.stderr.contains("its lease may have ended"), "it was renewed: {}", output.stderr);
     assert!(!store.is_held());
 }
 

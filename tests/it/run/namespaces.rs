@@ -306,6 +306,41 @@ mod on_redis {
         assert_dead_in_time(&store, &inherited_lock, &mut run, Signal::SIGSTOP, Exit::Code(76));
     }
 
+    /// S46: SIGTERM has been sent, and the grace lasts.
+    #[test]
+    fn with_dlock_stopped_in_the_grace_and_its_guard_killed_no_process_outlives_the_lease() {
+        let store = Store::redis();
+        let inherited_lock = store.place.inherited_lock();
+        let probe = crate::support::probe::command(["--inherited-lock", inherited_lock.path(), "signals"]);
+        let text = format!("'{}' & wait", probe.join("' '"));
+        let run = store.run_with_ttl("60s").args(["--max-runtime", "10s", "--grace", "25s"]);
+        let mut run = run.sh(&text).without_cgroups().spawn();
+        run.await_stdout("TERM");
+        assert_dead_in_time(&store, &inherited_lock, &mut run, Signal::SIGKILL, Exit::Code(124));
+    }
+
+    /// S46: dlock is killed while nobody but the spare can notice it.
+    #[test]
+    fn with_both_halves_stopped_and_dlock_killed_no_process_outlives_the_lease() {
+        let store = Store::redis();
+        let inherited_lock = store.place.inherited_lock();
+        let pids = store.place.arg("pids");
+        let run =
+            store.run_with_ttl("15s").probe(["--inherited-lock", inherited_lock.path(), "tree", "3", &pids]);
+        let mut run = run.without_cgroups().spawn();
+        run.await_ready();
+        let guard = run.guard();
+        run.signal(Signal::SIGSTOP);
+        let is_spare = |child: &process::Stat| child.comm == "lock-guard" && child.is_alive();
+        until(SOON, "a spare", || process::children(guard).iter().any(is_spare));
+        process::send(guard, Signal::SIGSTOP);
+        until(SOON, "a stopped guard", || process::wholly_stopped(guard));
+        run.signal(Signal::SIGKILL);
+        store.await_death_under_lock(&inherited_lock);
+        assert_eq!(run.wait().exit, Exit::by(Signal::SIGKILL));
+        store.place.marker().await_end();
+    }
+
     /// S46
     #[test]
     fn a_spare_guard_leaves_when_dlock_continues() {

@@ -227,3 +227,23 @@ fn a_signal_while_orphans_are_waited_for_reaches_them() {
     assert!(inherited_lock.is_free());
     assert!(place.lock_is_free("x"));
 }
+
+/// For everything that runs, as when a service is stopped: dlock learns of it only after the command has ended of it.
+#[test]
+fn what_is_left_after_a_signal_that_dlock_reads_late_is_still_the_command() {
+    for store in Store::each() {
+        let daemon = "trap '' TERM; echo ready; while :; do sleep 0.05; done";
+        let text = format!("trap 'exit 0' TERM; setsid sh -c \"{daemon}\" & while :; do sleep 0.05; done");
+        let mut run = store.run_with_ttl("60s").args(["--grace", "200ms"]).sh(&text).spawn();
+        run.await_ready();
+        let (command, guard) = (run.command(), run.guard());
+        run.signal(Signal::SIGSTOP);
+        until(SOON, "a stopped dlock", || process::wholly_stopped(run.pid()));
+        run.signal(Signal::SIGTERM);
+        process::send(command, Signal::SIGTERM);
+        until(SOON, "the end of the tree", || !process::alive(command) && !process::alive(guard));
+        run.signal(Signal::SIGCONT);
+        assert_eq!(run.wait().outcome(), (Exit::Code(0), "ready\n", ""));
+        assert_eq!(store.place.marker().bearers().len(), 0, "something is left that runs without the lock");
+    }
+}

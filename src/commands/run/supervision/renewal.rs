@@ -13,10 +13,14 @@ impl Supervision<'_> {
     pub(super) fn on_keeper(&mut self, lock: usize, event: keeper::Event) {
         match event {
             keeper::Event::Renewed { validity, took } => {
+                let is_too_late = matches!(self.supervised.stopped, Some(Stopped::Deadline(_)));
                 let supervised = &mut self.supervised.locks[lock];
                 supervised.note_renewal(validity, took);
-                supervised.trouble = None;
-                if std::mem::take(&mut supervised.has_warned) {
+                // It is why the command is being stopped.
+                if !is_too_late {
+                    supervised.trouble = None;
+                }
+                if std::mem::take(&mut supervised.has_warned) && !is_too_late {
                     self.run.reporter.renewed(&supervised.name, self.run.plan.target.store.display());
                 }
                 self.checked = false;
@@ -81,15 +85,12 @@ impl Supervision<'_> {
         }
         // No deadline matters any more, whatever happens to the other locks.
         self.supervised.locks.iter_mut().for_each(|lock| lock.validity = None);
-        if self.supervised.stopped.is_some() {
-            // The command is being stopped already, but another holder may be running now.
-            return self.supervisor.kill();
-        }
-        self.supervised.stopped = Some(Stopped::Lost(lock, loss));
+        self.supervised.stopped.get_or_insert(Stopped::Lost(lock, loss));
         // A stopped command must not run another instruction, nor run beside the command of another holder.
         if loss == Loss::Taken || self.command_stopped {
             return self.supervisor.kill();
         }
+        // If the command is being stopped already, the earlier end of the two counts.
         let grace = plan.terms.grace.min(LONGEST_GRACE_AFTER_LOSS);
         self.supervisor.terminate(Moment::now() + grace);
     }

@@ -140,6 +140,8 @@ fn an_unwritable_token_file_is_reported_before_the_lock_is_acquired() {
     assert_refused(&place, |run| run.args(["--token-file", &path]), &line);
     let line = "--token-file: cannot write '/dev/null': it exists and is not a regular file";
     assert_refused(&place, |run| run.args(["--token-file", "/dev/null"]), line);
+    let line = "--token-file: cannot write 'redis://u:***@h/x': cannot write a file in redis://u:***@h: no such file or directory";
+    assert_refused(&place, |run| run.args(["--token-file", "redis://u:secret@h/x"]), line);
     assert_eq!(place.read("target"), "precious");
     assert!(!place.path("nowhere").exists());
 }

@@ -299,3 +299,28 @@ fn a_lost_push_is_compensated_by_the_next_renewal() {
     fixture.proxy.heal();
     fixture.assert_reports_loss(&run.wait());
 }
+
+/// F09, S24: the second loss says no more about another holder than the first one.
+#[test]
+fn the_loss_of_two_locks_at_once_leaves_the_command_its_grace() {
+    let fixture = Fixture::new().ttl(600);
+    let run = fixture.run().args(["x", "y"]).no_name();
+    let mut run = fixture.with_inherited_lock(run, &["signals", "exit:TERM=3"]).spawn();
+    run.await_ready();
+    fixture.command(&["DEL", &fixture.key(), &fixture.store.space().key("y")]);
+    let output = run.wait();
+    assert_eq!(output.exit, Exit::Code(76), "{}", output.stderr);
+    assert_eq!(output.stdout.matches("TERM ").count(), 1, "{}", output.stdout);
+}
+
+/// F09
+#[test]
+fn a_lock_that_is_gone_at_the_release_is_reported_whatever_has_ended_the_command() {
+    // No renewal comes before the end.
+    let fixture = Fixture::new().ttl(600).without_push();
+    let mut run = fixture.witness_of(fixture.run().args(["--max-runtime", "10s", "--grace", "200ms"]));
+    fixture.command(&["DEL", &fixture.key()]);
+    let output = run.wait();
+    assert_eq!(output.exit, Exit::Code(124), "{}", output.stderr);
+    assert!(output.stderr.contains(": was no longer held when the command ended: "), "{}", output.stderr);
+}

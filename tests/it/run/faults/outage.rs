@@ -288,3 +288,21 @@ fn a_server_stopped_for_two_leases_ends_the_command_in_time() {
     fixture.assert_succession();
     fixture.place().marker().await_end();
 }
+
+/// F05: the store returns after the command has been told to end, and before it is killed.
+#[test]
+fn a_store_that_returns_too_late_is_named_as_the_cause() {
+    let fixture = Fixture::new().ttl(18);
+    let mut run = fixture.witness_of(fixture.run().args(["--grace", "4s"]));
+    fixture.proxy.refuse();
+    run.await_stdout("TERM ");
+    fixture.proxy.heal();
+    let output = run.wait();
+    assert_eq!(output.exit, Exit::Code(76), "{}", output.stderr);
+    let store = fixture.proxied_url();
+    let lines: Vec<&str> = output.stderr.lines().collect();
+    let [failure, end] = lines[..] else { panic!("{}", output.stderr) };
+    assert!(failure.starts_with(&format!("dlock: x: cannot renew on {store}: ")), "{failure}");
+    let why = end.strip_prefix(&format!("dlock: x on {store}: the lock could not be renewed in time ("));
+    assert!(why.is_some_and(|why| !why.starts_with("dlock was stopped")), "{end}");
+}
