@@ -118,15 +118,13 @@ impl Connection {
             }
             Err(error) => return Ok(Err(error)),
         };
-        if connection.parameter("in_hot_standby") == Some("on") {
-            return Err(StoreError::unreachable(errors::read_only("it is a standby")));
-        }
+        let is_standby = connection.parameter("in_hot_standby").map(|value| value == "on");
         let (process, secret) = (wire.process.load(Ordering::Relaxed), wire.secret.load(Ordering::Relaxed));
         let (sender, notifications) = unbounded_channel();
         let task = tokio::spawn(follow(connection, sender)).abort_handle();
         let id = random::number();
         let (is_kept, has_own_process) = (false, false);
-        Ok(Ok(Connection {
+        let opened = Connection {
             client,
             notifications,
             process,
@@ -138,7 +136,22 @@ impl Connection {
             peer,
             task,
             wire,
-        }))
+        };
+        let table = location.table.to_string();
+        let is_standby = match is_standby {
+            Some(is_standby) => is_standby,
+            None => opened.is_in_recovery().await.map_err(|error| errors::meaning(&error, &table))?,
+        };
+        match is_standby {
+            true => Err(StoreError::unreachable(errors::read_only("it is a standby"))),
+            false => Ok(Ok(opened)),
+        }
+    }
+
+    /// Asks whether the server is a standby: before PostgreSQL 14, it does not report `in_hot_standby`.
+    async fn is_in_recovery(&self) -> Result<bool, Error> {
+        let rows = self.ask(None, "SELECT pg_catalog.pg_is_in_recovery()", &[]).await?;
+        rows.first().map_or(Ok(false), |row| row.try_get(0))
     }
 
     /// Ends a connection whose last statement was given up: cancels the statement, in the background, and closes the

@@ -101,14 +101,34 @@ pub(super) fn refused(error: &Error, has_password: bool) -> StoreError {
         };
     };
     match *db.code() {
-        // Of a pooler, for its own configuration, such as a database that it does not know.
-        SqlState::PROTOCOL_VIOLATION => StoreError::Config(described(db)),
+        SqlState::PROTOCOL_VIOLATION => refused_by_pooler(db.message(), described(db)),
         _ => match meaning(error, "") {
             StoreError::Unavailable { reason, outlook, .. } => {
                 StoreError::Unavailable { reason, outlook, maybe_applied: false }
             }
             other => other,
         },
+    }
+}
+
+/// Returns the error of a pooler that refuses a login. PgBouncer has one SQLSTATE for all that it says itself, so that only
+/// its text distinguishes a fault of its configuration from a server that is down, or from too many clients
+/// (pgbouncer/src/client.c).
+fn refused_by_pooler(message: &str, described: String) -> StoreError {
+    const CONFIGURATION: [&str; 5] = [
+        "no such database",
+        "no such user",
+        "bouncer config error",
+        "ssl required",
+        "unsupported startup parameter",
+    ];
+    let message = message.to_lowercase();
+    if CONFIGURATION.iter().any(|text| message.starts_with(text)) {
+        return StoreError::Config(described);
+    }
+    match message.ends_with("authentication failed") || message == "auth failed" {
+        true => StoreError::Denied(described),
+        false => StoreError::unreachable(described),
     }
 }
 
@@ -129,4 +149,30 @@ fn lost(error: &Error) -> StoreError {
 /// The server's text, which is not trusted, without our secrets; it is escaped when it is printed.
 pub(super) fn described(error: &DbError) -> String {
     secret::scrubbed(error.message()).chars().take(200).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pooler_that_is_configured_wrongly_is_told_from_a_server_that_is_down() {
+        let refused = |text: &str| refused_by_pooler(text, text.to_owned());
+        for text in ["no such database: nothing", "No such user: web", "bouncer config error", "SSL required"]
+        {
+            assert_eq!(refused(text), StoreError::Config(text.into()));
+        }
+        for text in ["Auth failed", "password authentication failed", "\"trust\" authentication failed"] {
+            assert_eq!(refused(text), StoreError::Denied(text.into()));
+        }
+        for text in [
+            "client_login_timeout (server down)",
+            "no more connections allowed (max_client_conn)",
+            "server login has been failing, try again later (server_login_retry)",
+            "server login has been failing, cached error: no such user (server_login_retry)",
+            "query_wait_timeout",
+        ] {
+            assert_eq!(refused(text), StoreError::unreachable(text));
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::num::NonZeroU16;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::authentication::Methods;
 use super::encryption::SslMode;
@@ -149,8 +149,7 @@ impl Location {
         let Some(file) = &self.pass_file else { return Ok(None) };
         let (host, port) = match server {
             Address::Tcp(host) => (host.name.clone(), host.port.unwrap_or(DEFAULT_PORT)),
-            // As in libpq, also for a directory of sockets that is not the default.
-            Address::Socket(path) => ("localhost".to_owned(), socket_port(path)),
+            Address::Socket(path) => (pass_file_host(path), socket_port(path)),
         };
         file.password(&host, port, self.database.as_deref().unwrap_or(&self.user), &self.user)
     }
@@ -182,8 +181,19 @@ fn servers(url: &Url, options: &mut Options) -> Result<Vec<Address>, UrlError> {
     Ok(vec![Address::Socket(socket)])
 }
 
+/// Returns what stands for a socket in a password file, as in libpq: its directory, or `localhost` if the directory is the
+/// default one, which depends on how libpq was built.
+fn pass_file_host(socket: &Path) -> String {
+    const DEFAULTS: [&str; 3] = ["/run/postgresql", "/var/run/postgresql", "/tmp"];
+    let directory = socket.parent().unwrap_or(socket);
+    match DEFAULTS.iter().any(|default| directory == Path::new(default)) {
+        true => "localhost".to_owned(),
+        false => directory.display().to_string(),
+    }
+}
+
 /// Returns the port in the name of a socket.
-fn socket_port(path: &std::path::Path) -> u16 {
+fn socket_port(path: &Path) -> u16 {
     let port = path.extension().and_then(|port| port.to_str()).and_then(|port| port.parse().ok());
     port.unwrap_or(DEFAULT_PORT)
 }
@@ -208,6 +218,23 @@ mod tests {
             let shown = display(url);
             assert_eq!(shown, "postgres://a%20b@db:5432/app");
             assert_eq!(display(&shown), shown);
+        }
+    }
+
+    #[test]
+    fn a_socket_stands_in_a_password_file_as_libpq_names_it() {
+        for (directory, host) in [
+            ("/run/postgresql", "localhost"),
+            ("/var/run/postgresql/", "localhost"),
+            ("/tmp", "localhost"),
+            ("/srv/db", "/srv/db"),
+            ("/tmp/db/", "/tmp/db"),
+        ] {
+            let url = format!("postgres:///app?host={directory}");
+            let location = Url::parse(&url).and_then(|url| Location::from_url(&url, &|_| None));
+            let location = location.unwrap_or_else(|error| panic!("{url}: {error}"));
+            let Address::Socket(socket) = &location.servers[0] else { panic!("{url}") };
+            assert_eq!(pass_file_host(socket), host);
         }
     }
 }

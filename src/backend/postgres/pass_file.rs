@@ -26,7 +26,8 @@ impl PassFile {
         if let Some(path) = option {
             return Some(PassFile { path: PathBuf::from(path), is_required: true });
         }
-        let path = environment("PGPASSFILE").map(PathBuf::from).or_else(|| {
+        let named = environment("PGPASSFILE").filter(|path| !path.is_empty());
+        let path = named.map(PathBuf::from).or_else(|| {
             let home = name_services::home(environment("HOME").as_deref().map(AsRef::as_ref))?;
             Some(home.join(".pgpass"))
         })?;

@@ -13,6 +13,11 @@ pub struct PgBouncer(Daemon);
 impl PgBouncer {
     /// Starts one in this mode, `transaction` or `session`, with this many connections to the server on a port.
     pub fn start(server: u16, mode: &str, connections: u32) -> Self {
+        Self::start_with(server, mode, connections, &[])
+    }
+
+    /// Starts one likewise, with these settings as well.
+    pub fn start_with(server: u16, mode: &str, connections: u32, settings: &[&str]) -> Self {
         // Another process may take the port between the check and the bind.
         for _ in 0..10 {
             let directory = tempfile::Builder::new().prefix("it-pgbouncer-").tempdir().expect("a directory");
@@ -20,7 +25,8 @@ impl PgBouncer {
             let text = format!(
                 "[databases]\npostgres = host=127.0.0.1 port={server} user=postgres\n[pgbouncer]\nlisten_addr = \
                  127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = any\npool_mode = {mode}\n\
-                 default_pool_size = {connections}\n"
+                 default_pool_size = {connections}\n{}\n",
+                settings.join("\n")
             );
             std::fs::write(&file, text).expect("our own file");
             let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);

@@ -53,6 +53,8 @@ struct State {
     stick_after: Option<usize>,
     /// What the client sends on this connection is held back until it is healed.
     stuck: Option<usize>,
+    /// A text in what the server sends, and what it is replaced by.
+    renamed: Option<(&'static str, &'static str)>,
     /// The last connection that was stuck, and the number of pieces from the server on it since.
     last_stuck: Option<(usize, usize)>,
 }
@@ -107,6 +109,17 @@ impl State {
             Some(others) => *others -= 1,
             None => {}
         }
+    }
+
+    /// Returns a piece in this direction as it is to arrive.
+    fn rename(&self, way: Way, bytes: &[u8]) -> Vec<u8> {
+        let mut bytes = bytes.to_vec();
+        if let (Way::Down, Some((text, other))) = (way, self.renamed)
+            && let Some(place) = bytes.windows(text.len()).position(|part| part == text.as_bytes())
+        {
+            bytes[place..place + text.len()].copy_from_slice(other.as_bytes());
+        }
+        bytes
     }
 
     fn is_held(&mut self, way: Way, connection: usize) -> bool {
@@ -218,6 +231,12 @@ impl Proxy {
     /// Sends the next piece in this direction twice.
     pub fn duplicate_next(&self, way: Way) {
         self.shared.change(|state| state.road(way).duplicate_next += 1);
+    }
+
+    /// Replaces a text, in each piece from the server that contains it, by another one of the same length.
+    pub fn rename(&self, text: &'static str, other: &'static str) {
+        assert_eq!(text.len(), other.len());
+        self.shared.change(|state| state.renamed = Some((text, other)));
     }
 
     /// Closes every connection, and each new one at once.
@@ -366,9 +385,10 @@ fn read(
             copies = 2;
         }
         let due = now + road.delay;
+        let bytes = state.rename(way, bytes);
         drop(state);
         for _ in 0..copies {
-            let _ = pieces.send((due, bytes.to_vec()));
+            let _ = pieces.send((due, bytes.clone()));
         }
     }
 }

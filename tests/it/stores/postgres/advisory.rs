@@ -8,6 +8,7 @@ use crate::support::pgbouncer::PgBouncer;
 use crate::support::place::Place;
 use crate::support::postgres::{Plan, Postgres};
 use crate::support::process;
+use crate::support::proxy::Proxy;
 use crate::support::psql::Psql;
 use crate::support::running::{Exit, Running};
 use crate::support::wait::{throughout, until};
@@ -309,6 +310,29 @@ fn a_standby_is_passed_over_and_a_fail_over_ends_the_command() {
     let output = holder.wait();
     assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(76), "ready\n"), "{}", output.stderr);
     assert_eq!(standby.sql(LOCKED), "0");
+}
+
+/// As before PostgreSQL 14. A standby can take an advisory lock.
+#[test]
+fn a_standby_that_does_not_report_it_is_passed_over() {
+    let primary = Postgres::start();
+    primary.sql("CREATE ROLE web LOGIN");
+    let standby = primary.standby();
+    let (proxy, place) = (Proxy::to(standby.port()), Place::new());
+    proxy.rename("in_hot_standby", "in_old_standby");
+    let alone = format!("postgres://web@127.0.0.1:{}/postgres", proxy.port());
+    let both = alone.replace("/postgres", &format!(",127.0.0.1:{}/postgres", primary.port()));
+    let run = |url: &str| place.run().backend(advisory(url)).name("4711").sh("echo ran").output();
+    let refused = run(&alone);
+    assert_eq!((refused.exit, refused.stdout.as_str()), (Exit::Code(69), ""), "{}", refused.stderr);
+    assert!(refused.stderr.contains("the server is read-only (it is a standby)"), "{}", refused.stderr);
+    let pooler = PgBouncer::start(proxy.port(), "transaction", 1);
+    let refused = place.run().backend(pooler.url()).sh("echo ran").output();
+    assert_eq!((refused.exit, refused.stdout.as_str()), (Exit::Code(69), ""), "{}", refused.stderr);
+    assert!(refused.stderr.contains("the server is read-only (it is a standby)"), "{}", refused.stderr);
+    for _ in 0..4 {
+        assert_eq!(run(&both).outcome(), (Exit::Code(0), "ran\n", ""));
+    }
 }
 
 #[test]

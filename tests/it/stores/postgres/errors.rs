@@ -60,18 +60,24 @@ fn a_database_that_does_not_exist_is_named() {
 
 #[test]
 fn a_password_comes_from_the_usual_places() {
-    let access = "local all all trust\nhost all all all scram-sha-256\n".to_owned();
+    let access =
+        "local all postgres trust\nlocal all all scram-sha-256\nhost all all all scram-sha-256\n".to_owned();
     let server = Postgres::start_with(Plan { access: Some(access), ..Plan::default() });
     server.sql("CREATE ROLE web LOGIN PASSWORD 's3cret'; GRANT CREATE ON SCHEMA public TO web");
     let at = format!("127.0.0.1:{}/postgres", server.port());
     let shown = format!("postgres://web@{at}");
     let place = Place::new();
     let pass_file = place.path("pass");
-    std::fs::write(&pass_file, format!("127.0.0.1:{}:*:web:s3cret\n", server.port())).unwrap();
-    let ways: [&dyn Fn(Dlock) -> Dlock; 3] =
-        [&|run| run.env("PGPASSWORD", "s3cret"), &|run| run.env("PGPASSFILE", &pass_file), &|run| {
-            run.env("HOME", place.home())
-        }];
+    let (port, directory) = (server.port(), server.directory().display());
+    let lines =
+        format!("127.0.0.1:{port}:*:web:s3cret\nlocalhost:*:*:*:wrong\n{directory}:{port}:*:web:s3cret\n");
+    std::fs::write(&pass_file, lines).unwrap();
+    let ways: [&dyn Fn(Dlock) -> Dlock; 4] = [
+        &|run| run.env("PGPASSWORD", "s3cret"),
+        &|run| run.env("PGPASSFILE", &pass_file),
+        &|run| run.env("HOME", place.home()),
+        &|run| run.env("PGPASSFILE", "").env("HOME", place.home()),
+    ];
     std::fs::create_dir_all(place.home()).unwrap();
     let home_file = place.home().join(".pgpass");
     std::fs::copy(&pass_file, &home_file).unwrap();
@@ -84,6 +90,9 @@ fn a_password_comes_from_the_usual_places() {
         let output = way(place.run().backend(&shown)).sh("echo ran").output();
         assert_eq!(output.outcome(), (Exit::Code(0), "ran\n", ""));
     }
+    let over_unix = format!("postgres://web@/postgres?host={directory}&port={port}");
+    let output = place.run().backend(&over_unix).env("PGPASSFILE", &pass_file).sh("echo ran").output();
+    assert_eq!(output.outcome(), (Exit::Code(0), "ran\n", ""));
     protect(&pass_file, 0o640);
     let output = place.run().backend(&shown).env("PGPASSFILE", &pass_file).sh("echo ran").output();
     let message = format!(

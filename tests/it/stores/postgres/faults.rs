@@ -2,6 +2,7 @@
 
 use crate::support::SOON;
 use crate::support::dlock::Dlock;
+use crate::support::pgbouncer::PgBouncer;
 use crate::support::place::Place;
 use crate::support::postgres::{Plan, Postgres};
 use crate::support::running::{Exit, Running};
@@ -43,6 +44,22 @@ fn killed_connections_are_replaced() {
     let output = finish(holder);
     assert_eq!(output.outcome(), (Exit::Code(0), "ready\ndone\n", ""));
     assert_eq!(waiter.wait().outcome(), (Exit::Code(0), "granted\n", ""));
+}
+
+/// The pooler has one SQLSTATE for this and for a fault of its configuration.
+#[test]
+fn a_server_that_is_down_behind_a_pooler_is_retried() {
+    let (mut server, place) = (Postgres::start(), Place::new());
+    let settings = ["client_login_timeout = 1", "server_login_retry = 1"];
+    let pooler = PgBouncer::start_with(server.port(), "transaction", 20, &settings);
+    server.kill();
+    let run = place.run().backend(pooler.url()).args(["-v", "--retry", "60s", "--connect-timeout", "10s"]);
+    let mut run = run.sh("echo ran").spawn();
+    run.await_stderr("(server");
+    run.assert_running();
+    server.restart();
+    let output = run.wait();
+    assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(0), "ran\n"), "{}", output.stderr);
 }
 
 #[test]

@@ -38,8 +38,9 @@ fn welcome(stream: &mut TcpStream) -> std::io::Result<()> {
     stream.read_exact(&mut length)?;
     let mut start = vec![0; u32::from_be_bytes(length) as usize - 4];
     stream.read_exact(&mut start)?;
+    let primary = message(b'S', b"in_hot_standby\0off\0");
     let key = message(b'K', &[0, 0, 0, 1, 0, 0, 0, 1]);
-    stream.write_all(&[message(b'R', &[0; 4]), key, message(b'Z', b"I")].concat())?;
+    stream.write_all(&[message(b'R', &[0; 4]), primary, key, message(b'Z', b"I")].concat())?;
     stream.read_exact(&mut request)
 }
 
