@@ -47,6 +47,13 @@ struct Passage {
     is_left: bool,
 }
 
+impl Passage {
+    /// Returns whether its session is the one that the client has.
+    fn is_of(&self, client: &Client) -> bool {
+        client.is_connected() && self.session == client.session
+    }
+}
+
 /// Returns the name of a lock for `GET_LOCK`. It is the name itself if every server can have it; then other programs can
 /// take the same lock. Another name is replaced with a digest.
 ///
@@ -157,11 +164,20 @@ impl SessionLock<Client> for Gates {
     /// For the release that is repeated, also a lock that the first one may have left.
     fn passed(&self, client: &Client, purpose: &Purpose) -> Option<(u64, u64)> {
         let (token, is_release) = (purpose.claim()?.token.reveal(), matches!(purpose, Purpose::Release(_)));
-        let is_kept = |passage: &&Passage| {
-            is_release && passage.is_left || client.is_connected() && passage.session == client.session
-        };
+        let is_kept = |passage: &&Passage| is_release && passage.is_left || passage.is_of(client);
         let mut its = self.passages.iter().filter(|passage| passage.token == token);
         its.find(is_kept).map(|passage| (passage.id, 0))
+    }
+
+    /// A client that keeps its session does not give it up with a request.
+    fn is_lost(&self, client: &Client) -> bool {
+        self.passages.iter().any(|passage| !passage.is_left && !passage.is_of(client))
+    }
+
+    fn has_ended(&self, client: &Client, purpose: &Purpose) -> bool {
+        let (Purpose::Renew(claim) | Purpose::Release(claim)) = purpose else { return false };
+        let mut its = self.passages.iter().filter(|passage| passage.token == claim.token.reveal());
+        its.any(|passage| !passage.is_left && !passage.is_of(client))
     }
 
     /// A holder is identified by its connection.

@@ -1,5 +1,6 @@
 //! Locks of `GET_LOCK`: their sessions, their names, and users without the table.
 
+use crate::support::SOON;
 use crate::support::dlock::Dlock;
 use crate::support::mariadb::{DATABASE, MariaDb, Plan};
 use crate::support::multiplexer;
@@ -42,6 +43,19 @@ fn a_killed_connection_stops_the_command_at_once() {
     assert!(output.stderr.contains("the lock was lost"), "{}", output.stderr);
     assert!(!process::alive(command));
     server.await_free("x");
+}
+
+/// Nor is the server that has gone waited for.
+#[test]
+fn the_end_of_the_server_stops_the_command_at_once() {
+    let mut server = MariaDb::start_with(Plan::default());
+    let mut run = holder(&url(&server), "10m");
+    let command = run.command();
+    server.kill();
+    let output = run.wait_within(SOON);
+    assert_eq!(output.exit, Exit::Code(76), "{}", output.stderr);
+    assert!(output.stderr.contains("the lock was lost"), "{}", output.stderr);
+    assert!(!process::alive(command));
 }
 
 /// The server's own limit is shorter than the time between two renewals.
