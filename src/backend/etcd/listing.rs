@@ -34,6 +34,13 @@ impl Stored {
         is_ours && self.lease != 0 && self.entry.lease_ends.is_none()
     }
 
+    /// Returns whether a dlock has made this entry: no other key has its lease.
+    pub fn is_of_dlock(&self) -> bool {
+        let value = &self.entry.value;
+        value.holders.iter().any(|holder| holder.identity().is_some())
+            || value.waiters.iter().any(|waiter| waiter.identity().is_some())
+    }
+
     /// Returns whether the claim has this entry, or is to be noted in it.
     pub fn is_of(&self, claim: &Claim) -> bool {
         let is_ours = |token: &str| {

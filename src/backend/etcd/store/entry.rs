@@ -138,6 +138,21 @@ impl EtcdStore {
         }
     }
 
+    /// Returns the leases that no key has any more when these writes are carried out: those of the entries of dlocks that a
+    /// release or an operator removes. [`end_lease`](EtcdStore::end_lease) ends that of this client.
+    fn left_by(&self, purpose: &Purpose, writes: &[Write]) -> Vec<i64> {
+        if !matches!(purpose, Purpose::Release(_) | Purpose::Operate) {
+            return Vec::new();
+        }
+        let is_ours = |id: i64| self.lease.is_some_and(|lease| lease.id == id && lease.owner == Owner::Us);
+        let removed = writes.iter().filter_map(|write| match write {
+            Write::Remove { order, .. } => self.last.as_ref()?.1.stored(*order),
+            _ => None,
+        });
+        let leases = removed.filter(|stored| stored.is_of_dlock()).map(|stored| stored.lease);
+        leases.filter(|id| *id != 0 && !is_ours(*id)).collect()
+    }
+
     /// Ends a lease that no key needs any more, over another connection if this one fails. It ends by itself as well.
     pub(super) async fn revoke(&mut self, id: i64) {
         for _ in 0..2 {
@@ -232,6 +247,7 @@ impl EntryStore for EtcdStore {
             let revision = self.last.as_ref().map(|(_, snapshot)| snapshot.revision);
             return Ok(Written::At(revision.unwrap_or_default()));
         }
+        let left = self.left_by(purpose, writes);
         let last = self.last.take();
         let reply = self.client.with(async |channel| commit(channel, txn.clone()).await).await?;
         let Some((reply, unwritten)) = reply.filter(|(reply, _)| reply.succeeded) else {
@@ -239,6 +255,11 @@ impl EntryStore for EtcdStore {
         };
         if let Some(before) = rest.filter(|before| self.rest.is_some_and(|rest| rest.id != before.id)) {
             self.revoke(before.id).await;
+        }
+        for id in left {
+            self.lease.take_if(|lease| lease.id == id);
+            self.rest.take_if(|rest| rest.id == id);
+            self.revoke(id).await;
         }
         let mut nested = reply.responses.iter().filter_map(|response| response.txn.as_ref());
         let is_granted = !creates || nested.next().is_some_and(|txn| txn.succeeded);

@@ -1,4 +1,4 @@
-//! The leases of a run and of the runs nested in it.
+//! The leases of a run, of the runs nested in it, and of a hold of several processes.
 
 use crate::stores::conformance::client::Client;
 use crate::stores::conformance::rig::on_one_thread;
@@ -74,4 +74,24 @@ fn a_claim_that_finds_the_entry_of_its_token_gone_takes_a_lease_of_its_own() {
         second.assert_held().await;
         assert_eq!(entries().len(), 1);
     });
+}
+
+/// Neither the process that releases nor the one that breaks the lock has taken it.
+#[test]
+fn the_lease_of_another_process_ends_with_the_entry() {
+    let (etcd, place) = (Etcd::lent(), Place::new());
+    let command = |words: &[&str]| place.bare().args(words).env("DLOCK_BACKEND", etcd.url());
+    for end in ["release", "break"] {
+        let acquired = command(&["acquire", "--ttl", "1h", "x"]).output();
+        assert_eq!(acquired.exit, Exit::Code(0), "{}", acquired.stderr);
+        assert_eq!(etcd.client().leases().unwrap().len(), 1);
+        let ended = match end {
+            "release" => command(&["release", "x"]).env("DLOCK_TOKEN", acquired.stdout.trim_end()),
+            _ => command(&["break", "--yes", "--force", "x"]),
+        };
+        let ended = ended.output();
+        assert_eq!(ended.exit, Exit::Code(0), "{}", ended.stderr);
+        let left = (etcd.client().keys("/dlock/x/"), etcd.client().leases().unwrap());
+        assert_eq!(left, (Vec::new(), Vec::new()), "{end}");
+    }
 }
