@@ -12,12 +12,17 @@ use crate::lock::{LockName, Mode};
 /// The most nodes below a lock: with more, a claim would need too much memory.
 const MOST_NODES: usize = 10_000;
 
+/// The data by which a client of Curator asks for the end of a hold, in the node of the holder (`Revoker.attemptRevoke`).
+const REVOKE: &[u8] = b"__REVOKE__";
+
 /// A node that was read.
 #[derive(Clone, Debug)]
 pub(super) struct Stored {
     pub(super) stat: Stat,
     /// `None` if a foreign client has written it.
     pub(super) value: Option<Ledger>,
+    /// A client of Curator asks the owner to end its hold.
+    pub(super) is_revocation: bool,
 }
 
 /// A node below a lock, of a client that holds the lock or waits for it.
@@ -73,13 +78,15 @@ pub(super) fn version(stat: &Stat) -> u64 {
 
 /// Parses the node in a reply. Returns `None` if the node does not exist.
 pub(super) fn stored(name: &LockName, path: &str, reply: &Reply) -> Result<Option<Stored>, StoreError> {
-    let Some((stat, value)) = document(path, reply)? else { return Ok(None) };
-    match value {
-        Ok(value) if !value.is_idle() => Ok(Some(Stored { stat, value: Some(value) })),
+    let Some(mut reader) = reply.found(path)? else { return Ok(None) };
+    let (data, stat) = (reader.bytes()?, reader.stat()?);
+    let value = match Ledger::parse(data) {
+        Ok(value) if !value.is_idle() => Some(value),
         // A dlock holds or waits with its node, or removes it.
-        Ok(_) | Err(Unreadable::Damaged) => Ok(Some(Stored { stat, value: None })),
-        Err(format) => Err(StoreError::Config(format!("{name}: {format}"))),
-    }
+        Ok(_) | Err(Unreadable::Damaged) => None,
+        Err(format) => return Err(StoreError::Config(format!("{name}: {format}"))),
+    };
+    Ok(Some(Stored { stat, value, is_revocation: data == REVOKE }))
 }
 
 /// A node, and the ledger in it if it can be read.

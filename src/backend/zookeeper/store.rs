@@ -17,7 +17,7 @@ use super::node::Node;
 use crate::backend::admin::Listed;
 use crate::backend::diagnosis::Diagnosis;
 use crate::backend::ledger::entries::{Entries, Entry};
-use crate::backend::ledger::{Purpose, Store, Unreadable};
+use crate::backend::ledger::{Ledger, Purpose, Store, Unreadable};
 use crate::backend::{Change, Reply, StoreError, TryReply};
 use crate::clock::{Moment, wall_micros};
 use crate::lock::{Freeze, LockName};
@@ -54,6 +54,8 @@ struct OwnNode {
     name: Option<String>,
     /// It was the first one when it was created, so that it holds the lock as it is.
     is_first: bool,
+    /// Its last value that a dlock has written, as far as it is known.
+    value: Option<Ledger>,
 }
 
 impl ZooKeeperStore {

@@ -5,11 +5,15 @@ use crate::backend::ledger::entries::Entry;
 use crate::backend::ledger::{Ledger, Purpose};
 use crate::backend::zookeeper::message::Stat;
 use crate::backend::zookeeper::node::{Node, Stored, entitled, set_orders, version, wait_instead};
-use crate::lock::Mode;
+use crate::lock::{Mode, Revocation};
+
+/// Who has written a revocation that names nobody.
+const REVOKER: &str = "a client of Curator";
 
 impl ZooKeeperStore {
     /// Returns the entries of the nodes that were listed.
     pub(super) fn entries(&mut self, purpose: &Purpose) -> Vec<Entry> {
+        self.restore_own();
         set_orders(&mut self.nodes);
         let entitled = entitled(&self.nodes);
         (0..self.nodes.len()).map(|index| self.entry(purpose, index, entitled)).collect()
@@ -19,7 +23,7 @@ impl ZooKeeperStore {
     fn entry(&self, purpose: &Purpose, index: usize, entitled: usize) -> Entry {
         let node = &self.nodes[index];
         let (mut value, granted) = match node.stored.as_deref() {
-            Some(Stored { stat, value: Some(value) }) => {
+            Some(Stored { stat, value: Some(value), .. }) => {
                 let mut value = value.clone();
                 // A node is created with the value that it has if it is the first one.
                 if self.was_created_behind(index, stat) {
@@ -36,6 +40,26 @@ impl ZooKeeperStore {
         set_tokens_of_readers(&mut value, granted);
         let version = node.stored.as_ref().map_or(0, |stored| version(&stored.stat));
         Entry { order: node.order, version, lease_ends: None, value }
+    }
+
+    /// Notes the value of the own node, or, if another client has overwritten it, restores the one that was noted: the node
+    /// still belongs to this session, and a client of Curator that overwrites it asks for its end.
+    pub(super) fn restore_own(&mut self) {
+        let session = self.client.session();
+        let Some(own) = &mut self.own else { return };
+        let mut nodes = self.nodes.iter_mut().filter(|node| Some(&node.name) == own.name.as_ref());
+        let stored = nodes.find_map(|node| node.stored.as_deref_mut());
+        let Some(stored) = stored.filter(|stored| Some(stored.stat.owner) == session) else { return };
+        if stored.value.is_some() {
+            own.value.clone_from(&stored.value);
+            return;
+        }
+        stored.value.clone_from(&own.value);
+        let holders = stored.value.iter_mut().flat_map(|value| &mut value.holders);
+        // Those inside the hold end with its owner.
+        for holder in holders.filter(|holder| stored.is_revocation && holder.ticket == 0) {
+            holder.revoked.get_or_insert_with(|| Revocation { by: REVOKER.to_owned(), reason: None });
+        }
     }
 
     /// Returns whether a node still has the value that it was created with, and was not the first one then: its client

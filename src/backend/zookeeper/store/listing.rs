@@ -286,7 +286,7 @@ impl ZooKeeperStore {
         let mut requests = Vec::new();
         for index in 0..self.nodes.len() {
             let Node { name, stored, .. } = &self.nodes[index];
-            let Some(Stored { stat, value: Some(value) }) = stored.as_deref() else { continue };
+            let Some(Stored { stat, value: Some(value), .. }) = stored.as_deref() else { continue };
             let is_ours = Some(stat.owner) == self.client.session()
                 && value.holders.iter().any(|holder| purpose.is_of(&holder.token));
             if is_ours && self.was_created_behind(index, stat) {

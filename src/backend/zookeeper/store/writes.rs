@@ -72,7 +72,7 @@ impl EntryStore for ZooKeeperStore {
         let mut others = Vec::new();
         if creates {
             let session = self.client.session().unwrap_or_default();
-            self.own = Some(OwnNode { session, id, name: None, is_first: false });
+            self.own = Some(OwnNode { session, id, name: None, is_first: false, value: None });
             others.push(Request::Children { path: paths.lock.clone(), watch: false });
             others.push(Request::Get { path: paths.metadata, watch: false });
         }
@@ -259,9 +259,11 @@ impl ZooKeeperStore {
                 Write::Swap { order, value, .. } => {
                     let node = self.nodes.iter_mut().find(|node| node.order == *order);
                     let Some((node, stat)) = node.zip(done.stat) else { continue };
-                    node.stored = Some(Box::new(Stored { stat, value: Some(value.clone()) }));
+                    let (value, is_revocation) = (value.clone(), false);
+                    let is_its = value.holders.iter().any(|holder| purpose.is_of(&holder.token));
+                    node.stored = Some(Box::new(Stored { stat, value: Some(value), is_revocation }));
                     self.held_in.take_if(|held_in| *held_in == node.name);
-                    if value.holders.iter().any(|holder| purpose.is_of(&holder.token)) {
+                    if is_its {
                         self.held_in = Some(node.name.clone());
                     }
                 }
@@ -275,6 +277,7 @@ impl ZooKeeperStore {
                 Write::Create { .. } | Write::Extend { .. } => {}
             }
         }
+        self.restore_own();
     }
 
     /// Finds out whether the node that was created is the first one, and its order the next fencing token. If not, it gets
@@ -308,7 +311,7 @@ impl ZooKeeperStore {
             && is_next
             && self.freeze().is_none()
             && !children.reader().texts()?.iter().any(is_ahead);
-        let mut stored = Stored { stat, value: Some(waiting.clone()) };
+        let mut stored = Stored { stat, value: Some(waiting.clone()), is_revocation: false };
         match alone {
             Some(alone) if is_first => {
                 stored.value = Some(alone.clone());
@@ -326,6 +329,7 @@ impl ZooKeeperStore {
         }
         (node.order, node.stored) = (stored.stat.czxid as u64, Some(Box::new(stored)));
         self.nodes.push(node);
+        self.restore_own();
         Ok(if is_first { Written::At(revision) } else { Written::Waiting })
     }
 

@@ -53,6 +53,54 @@ fn a_node_of_another_session_is_not_ours_whatever_it_contains() {
     other.close().unwrap();
 }
 
+/// As of `Revoker.attemptRevoke`, before the first renewal and after a renewal.
+#[test]
+fn a_client_of_curator_revokes_a_hold() {
+    let zookeeper = ZooKeeper::lent();
+    let text = "trap 'echo ended; exit 0' TERM; echo ready; while :; do sleep 0.05; done";
+    for ttl in ["10m", "3s"] {
+        let run = Dlock::run().backend(zookeeper.url()).args(["--ttl", ttl]);
+        let mut run = run.sh(text).spawn();
+        run.await_ready();
+        let mut session = up_to_date(&zookeeper);
+        let [node] = session.children("/dlock/x").unwrap().try_into().unwrap();
+        let path = format!("/dlock/x/{node}");
+        if ttl == "3s" {
+            // A renewal, each second, does not write the node.
+            throughout(Duration::from_millis(2500), "the command runs", || {
+                run.assert_running();
+                true
+            });
+        }
+        session.set(&path, "__REVOKE__").unwrap();
+        let output = run.wait();
+        assert_eq!((output.exit, output.stdout.as_str()), (Exit::Code(76), "ready\nended\n"), "{output:?}");
+        assert!(output.stderr.contains("a client of Curator"), "{}", output.stderr);
+        assert_eq!(session.children("/dlock/x").unwrap(), [""; 0]);
+        session.close().unwrap();
+    }
+}
+
+/// Its node is known by its session.
+#[test]
+fn a_node_that_another_client_overwrites_is_still_ours() {
+    let zookeeper = ZooKeeper::lent();
+    let text = "echo ready; read line; echo done";
+    let mut run = run(&zookeeper).stdin(std::process::Stdio::piped()).sh(text).spawn();
+    run.await_ready();
+    let mut session = up_to_date(&zookeeper);
+    let [node] = session.children("/dlock/x").unwrap().try_into().unwrap();
+    session.set(&format!("/dlock/x/{node}"), "other").unwrap();
+    throughout(Duration::from_secs(5), "the command runs", || {
+        run.assert_running();
+        true
+    });
+    drop(run.take_stdin());
+    assert_eq!(run.wait().outcome(), (Exit::Code(0), "ready\ndone\n", ""));
+    assert_eq!(session.children("/dlock/x").unwrap(), [""; 0]);
+    session.close().unwrap();
+}
+
 /// F36
 #[test]
 fn a_session_continues_at_another_server() {
