@@ -2,6 +2,7 @@
 
 use super::keys::RESERVED;
 use super::location::{Location, Topology};
+use super::recipe::Recipe;
 use crate::backend::location::Policy;
 
 /// What every operation needs; script/lock.lua tries these before a command can start.
@@ -9,7 +10,9 @@ const NEEDED: &str = "+eval +time +get +set +exists +type +del +pttl +pexpire +h
                       +hlen +zadd +zrem +zrange +zrank +zscore +zcard";
 /// What makes dlock faster, or lets it show more.
 const OPTIONAL: &str = "+evalsha +publish +subscribe +client|tracking +zremrangebyscore +zscan +lpush +ltrim +lrange +dump \
-                        +info";
+                        +strlen +memory|usage +info";
+/// Some clients of Redisson listen to sharded channels.
+const OF_REDISSON: &str = "+spublish";
 const OF_CLUSTERS: &str = "+asking +cluster|slots";
 const OF_SENTINELS: &str = "+sentinel|get-master-addr-by-name +sentinel|master +sentinel|masters +sentinel|replicas +sentinel|ckquorum";
 
@@ -20,7 +23,9 @@ pub(super) fn policy(location: &Location) -> Policy {
     let mut rules = patterns.map(|pattern| quoted(&pattern)).to_vec();
     rules.extend(location.recipe.patterns().iter().map(|pattern| (*pattern).to_owned()));
     rules.extend([NEEDED.to_owned(), OPTIONAL.to_owned()]);
+    let is_redisson = location.recipe == Recipe::Redisson;
     let more = [
+        (is_redisson, OF_REDISSON),
         (location.is_cluster(), OF_CLUSTERS),
         (location.database != 0, "+select"),
         (location.wait_replicas > 0, "+wait"),
@@ -40,8 +45,10 @@ pub(super) fn policy(location: &Location) -> Policy {
             None => "the master and its replicas",
         },
     };
-    let note =
-        format!("run this as an administrator on {servers}, with the passwords filled in, then ACL SAVE");
+    let old = if is_redisson { "; before Redis 7, leave out +spublish" } else { "" };
+    let note = format!(
+        "run this as an administrator on {servers}, with the passwords filled in, then ACL SAVE{old}"
+    );
     Policy { commands, note }
 }
 

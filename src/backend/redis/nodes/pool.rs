@@ -40,7 +40,7 @@ impl Pool {
         let mut connection = self.take(location, node, Asking::No).await?;
         // The handshake is completed first, because the limit for long replies applies to what follows.
         let ranges_reply = async {
-            connection.request("", &redis::cmd("PING"), RequestOptions::default()).await?;
+            connection.request("", &redis::cmd("TIME"), RequestOptions::default()).await?;
             connection.exchange_long(&slots_command()).await
         };
         let ranges_reply = ranges_reply.await.map_err(|error| at(node, error))?;

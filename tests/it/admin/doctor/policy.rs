@@ -80,7 +80,8 @@ mod redis {
 
     const RULES: &str = "+eval +time +get +set +exists +type +del +pttl +pexpire +hget +hmget +hgetall +hset +hdel \
                          +hexists +hlen +zadd +zrem +zrange +zrank +zscore +zcard +evalsha +publish +subscribe \
-                         +client|tracking +zremrangebyscore +zscan +lpush +ltrim +lrange +dump +info";
+                         +client|tracking +zremrangebyscore +zscan +lpush +ltrim +lrange +dump +strlen +memory|usage \
+                         +info";
     const KEYS: &str = "~dlock:* ~dlock#* &dlock#call:*";
 
     /// No host of these names exists.
@@ -94,7 +95,7 @@ mod redis {
                 "dlock",
                 format!(
                     "~a\\*b* ~dlock#* &dlock#call:* ~redisson_lock_token:* ~redisson_lock_queue:* \
-                     &redisson_lock__channel:* {RULES}"
+                     &redisson_lock__channel:* {RULES} +spublish"
                 ),
                 "the server",
             ),
@@ -118,11 +119,12 @@ mod redis {
                 "the master and its replicas",
             ),
         ] {
+            let old = if rules.contains("+spublish") { "; before Redis 7, leave out +spublish" } else { "" };
             assert_policy(
                 url,
                 &format!("ACL SETUSER {user} reset on >PASSWORD {rules}\n"),
                 &format!(
-                    "run this as an administrator on {servers}, with the passwords filled in, then ACL SAVE"
+                    "run this as an administrator on {servers}, with the passwords filled in, then ACL SAVE{old}"
                 ),
             );
         }

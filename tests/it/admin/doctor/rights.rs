@@ -42,6 +42,8 @@ pub const ALL: &[&str] = &[
     "+ltrim",
     "+lrange",
     "+dump",
+    "+strlen",
+    "+memory|usage",
     "+info",
 ];
 const PLACES: &[&str] = &["~dlock:*", "~dlock#*", "&dlock#call:*"];
@@ -91,7 +93,7 @@ fn each_forbidden_command_is_named_with_its_consequence() {
         }
         let is_needed = !["+evalsha", "+zremrangebyscore", "+zscan", "+publish", "+subscribe", "+info"]
             .iter()
-            .chain(&["+client|tracking", "+lpush", "+ltrim", "+lrange", "+dump"])
+            .chain(&["+client|tracking", "+lpush", "+ltrim", "+lrange", "+dump", "+strlen", "+memory|usage"])
             .any(|right| right == missing);
         if is_needed == found.at("problem").is_empty() {
             wrong.push(format!("without {missing}: problems {:?}", found.at("problem")));

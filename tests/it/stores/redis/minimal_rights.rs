@@ -1,6 +1,7 @@
 //! A user of Redis with minimal rights: exactly the rules in dlock-redis(7).
 
 use crate::packaging::documents::blocks;
+use crate::stores::conformance::rig::locate;
 use crate::support::SOON;
 use crate::support::dlock::Dlock;
 use crate::support::place::Place;
@@ -133,6 +134,36 @@ fn doctor_finds_no_missing_right_with_both_rules(version: Version) {
         allow(&mut redis.connect(), &rest);
         let found = crate::admin::doctor::Findings::of(doctor());
         assert!(found.at("warning").contains(&"rights"), "{version:?} without {missing}: {found:?}");
+    }
+}
+
+/// An administrator who watches the log of denials sees none of dlock.
+#[test]
+fn nothing_is_denied_with_the_rights_of_the_policy() {
+    for query in ["", "?recipe=redisson"] {
+        let (redis, place) = (Redis::start(), Place::new());
+        let url = url(&redis) + query;
+        let policy = locate(&url).unwrap().policy().commands.remove(0);
+        let policy = policy.replace(">PASSWORD", &format!(">{PASSWORD}"));
+        let words: Vec<&str> = policy.split(' ').collect();
+        assert_eq!(redis.command(&words), Value::Text("OK".into()), "{policy}");
+        every_operation_is_permitted(&redis, query);
+        // Of another program, with a value of the recipe and with one of another kind.
+        redis.command(&["HSET", "dlock:y", "other:1", "1"]);
+        redis.command(&["SET", "dlock:z", "other"]);
+        for words in [
+            &["status"][..],
+            &["status", "x", "y", "z"],
+            &["history", "x"],
+            &["freeze", "--now", "--forever", "x"],
+            &["thaw", "x"],
+            &["break", "--yes", "--force", "y"],
+            &["break", "--yes", "--force", "z"],
+        ] {
+            let output = place.bare().args(words).env("DLOCK_BACKEND", &url).output();
+            assert_eq!(output.exit, Exit::Code(0), "{words:?}: {}", output.stderr);
+        }
+        assert_eq!(redis.command(&["ACL", "LOG"]), Value::List(Vec::new()), "{query}");
     }
 }
 
