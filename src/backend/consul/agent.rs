@@ -14,7 +14,7 @@ use super::gate::{Gate, Pair};
 use super::location::{Location, Recipe};
 use crate::backend::StoreError;
 use crate::backend::ledger::{Ledger, Unreadable};
-use crate::backend::net::http::{Client, Method, Reply, request};
+use crate::backend::net::http::{Client, Method, Reply, request, shown};
 use crate::clock::Moment;
 use crate::lock::LockName;
 
@@ -273,9 +273,7 @@ impl Agent {
                 if operations.is_empty() {
                     return Err(unexpected());
                 }
-                let texts = faults.iter().filter_map(|fault| fault["What"].as_str());
-                let why = texts.collect::<Vec<_>>().join("; ");
-                Ok(Err(Refused { operations, why: crate::secret::scrubbed(&why).into_owned() }))
+                Ok(Err(Refused { operations, why: explanation(faults) }))
             }
             413 => Err(StoreError::Config(
                 "the record of the lock is longer than a value in Consul may be (kv_max_value_size, txn_max_req_len)"
@@ -293,6 +291,12 @@ impl Agent {
         let path = format!("kv/{}", self.location.lock_key(name));
         self.succeed(Method::DELETE, &path, "recurse", String::new()).await.map(drop)
     }
+}
+
+/// Returns why parts of a transaction were refused, in Consul's words.
+fn explanation(faults: &[Value]) -> String {
+    let texts = faults.iter().filter_map(|fault| fault["What"].as_str());
+    shown(&texts.collect::<Vec<_>>().join("; "))
 }
 
 /// The operation that stores a value if its key still has this index, or does not exist, for index 0.
@@ -335,4 +339,16 @@ pub(super) fn parsed<T: DeserializeOwned>(body: &[u8]) -> Result<T, StoreError> 
 
 fn encoded(text: &str) -> String {
     utf8_percent_encode(text, ENCODED).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_agent_says_of_a_transaction_is_one_short_line() {
+        let faults = |what: &str| [json!({"OpIndex": 0, "What": what}), json!({"OpIndex": 1, "What": "b"})];
+        assert_eq!(explanation(&faults("a\n\tword")), "a word; b");
+        assert_eq!(explanation(&faults(&"x".repeat(1 << 20))).len(), 200);
+    }
 }

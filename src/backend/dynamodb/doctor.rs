@@ -12,7 +12,7 @@ use super::table::{Answer as Reply, Table};
 use crate::backend::StoreError;
 use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question};
 use crate::backend::ledger::dated::Dated;
-use crate::backend::ledger::dated::doctor::{Conditions, free_after_crash, scratch_number, try_out};
+use crate::backend::ledger::dated::doctor::{Conditions, free_after_crash, give_up, reserve, try_out};
 use crate::backend::ledger::polling::{CLOCK_LAG, PAUSE};
 use crate::backend::net::aws::{HOURS, Place, remedies};
 use crate::backend::net::http::examination::host_clock;
@@ -69,17 +69,25 @@ impl Table {
         }
         answers(location.recipe, diagnosis);
         cost(location.recipe, diagnosis);
-        let number = scratch_number();
-        let key = format!("{prefix}dlock-doctor-{number}%probe");
-        if !CONDITIONS.check(&mut table, &key, diagnosis).await?
-            || !CONDITIONS.race(|| table.twin(), &key, diagnosis).await?
+        let key = |number| format!("{prefix}dlock-doctor-{number}%probe");
+        let Some(number) = reserve(&mut table, key, diagnosis).await? else { return Ok(()) };
+        let tried = table.try_locks(&key(number), number, diagnosis).await;
+        give_up(&mut table, &key(number)).await;
+        tried
+    }
+
+    /// Tries conditional writes with a scratch value, and then the scratch lock with this number.
+    async fn try_locks(&mut self, key: &str, number: u64, diagnosis: &Diagnosis) -> Result<(), StoreError> {
+        if !CONDITIONS.check(self, key, diagnosis).await?
+            || !CONDITIONS.race(|| self.twin(), key, diagnosis).await?
         {
             return Ok(());
         }
         diagnosis.begin("clock");
         let refused = "requests are refused when the difference exceeds 5m";
-        diagnosis.found(host_clock(table.read(&key).await?.time, "store", refused, ""));
-        try_out(&mut table, &key, number, || contender(location), diagnosis).await
+        diagnosis.found(host_clock(self.read(key).await?.time, "store", refused, ""));
+        let location = self.location.clone();
+        try_out(self, key, number, || contender(&location), diagnosis).await
     }
 }
 

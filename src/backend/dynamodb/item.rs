@@ -132,9 +132,19 @@ impl Change<'_> {
 mod tests {
     use super::*;
 
+    /// A holder whose times are longer than any.
+    fn endless() -> String {
+        let endless = Some(Duration::MAX);
+        let mut holder = Ledger::of_foreign_holder(0).holders.remove(0);
+        (holder.kept_until, holder.lease_ends) = (endless, endless);
+        let taken = Taken { holder, clock: Duration::from_secs(1), wall: 1 };
+        serde_json::to_string(&taken).expect("JSON")
+    }
+
     #[test]
     fn an_item_that_dlock_has_not_written_is_foreign() {
         for (item, is_lock) in [
+            (json!({ "version": { "S": "1" }, "taken": { "S": endless() } }), true),
             (
                 json!({ "version": { "S": "1" }, "ledger": { "S": "{\"format\":1,\"fencing_token\":1}" } }),
                 true,

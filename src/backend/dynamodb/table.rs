@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::item::{Change, found};
 use super::location::Location;
-use crate::backend::ledger::dated::{Reading, Written};
+use crate::backend::ledger::dated::{Reading, Written, check_count};
 use crate::backend::ledger::polling::Shown;
 use crate::backend::net::aws::{Place, Signed, expired, lacks_right, skewed, throttled};
 use crate::backend::net::http::{Client, Method, Reply, request, shown};
@@ -209,19 +209,22 @@ impl Table {
     /// Visits the names and the items of all locks.
     ///
     /// # Errors
-    /// As of [`get`](Table::get).
+    /// As of [`get`](Table::get), or there are too many.
     pub async fn scan(&mut self, mut visit: impl FnMut(LockName, &Value)) -> Result<(), StoreError> {
         let attribute = self.attribute().await?;
         let mut body = json!({ "TableName": self.location.place.name, "ConsistentRead": true });
+        let mut count = 0;
         loop {
             let mut page = self.call("Scan", &body).await?;
             for item in page["Items"].as_array().into_iter().flatten() {
                 let name = item[&attribute]["S"].as_str().and_then(|key| self.location.name_of(key));
                 // An item without a ledger is not one that dlock could have written.
                 if let Some(name) = name.filter(|_| !item["version"].is_null()) {
+                    count += 1;
                     visit(name, item);
                 }
             }
+            check_count(count)?;
             match page["LastEvaluatedKey"].take() {
                 Value::Null => return Ok(()),
                 last if last == body["ExclusiveStartKey"] => return Ok(()),

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::lease::Lease;
 use super::location::Location;
+use crate::backend::ledger::dated::check_count;
 use crate::backend::ledger::polling::Shown;
 use crate::backend::net::http::{Client, Lines, Method, Reply, Request, request, shown};
 use crate::backend::{Outlook, StoreError};
@@ -109,13 +110,13 @@ impl Api {
         }
     }
 
-    /// Returns all Leases with an annotation of dlock.
+    /// Visits all Leases with an annotation of dlock, with the server's time.
     ///
     /// # Errors
-    /// As of [`read`](Api::read).
-    pub async fn list(&mut self) -> Result<Vec<Lease>, StoreError> {
+    /// As of [`read`](Api::read), or there are too many.
+    pub async fn list(&mut self, mut visit: impl FnMut(&Lease, Duration)) -> Result<(), StoreError> {
         let path = self.location.path(None)?;
-        let (mut leases, mut token) = (Vec::new(), String::new());
+        let (mut count, mut token) = (0, String::new());
         loop {
             let next = format!("{path}?limit={PAGE}&continue={}", encoded(&token));
             let reply = self.ask(Method::GET, &next, String::new()).await?;
@@ -124,8 +125,13 @@ impl Api {
             let next = list["metadata"]["continue"].as_str().filter(|next| !next.is_empty());
             match (reply.status.as_u16(), items, next) {
                 (200, Some(Value::Array(items)), _) => {
-                    let items = items.into_iter().filter_map(Lease::of);
-                    leases.extend(items.filter(|lease| lease.annotation().is_some()));
+                    let time = self.clock.map(|clock| clock.time()).unwrap_or_default();
+                    let leases = items.into_iter().filter_map(Lease::of);
+                    for lease in leases.filter(|lease| lease.annotation().is_some()) {
+                        count += 1;
+                        visit(&lease, time);
+                    }
+                    check_count(count)?;
                 }
                 // The server has forgotten the state that the list began in: the rest is as it is now.
                 (GONE, _, Some(_)) => {}
@@ -135,7 +141,7 @@ impl Api {
             match next {
                 Some(next) if next == token => return Err(unexpected()),
                 Some(next) => next.clone_into(&mut token),
-                None => return Ok(leases),
+                None => return Ok(()),
             }
         }
     }

@@ -9,16 +9,15 @@ use super::location::probe_name;
 use super::store::{Leases, contender};
 use crate::backend::StoreError;
 use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question};
-use crate::backend::ledger::dated::doctor::{Conditions, free_after_crash, scratch_number, try_out};
+use crate::backend::ledger::Ledger;
+use crate::backend::ledger::dated::doctor::{Conditions, free_after_crash, give_up, held, reserve, try_out};
 use crate::backend::ledger::dated::{Change, Dated, Reading, Written};
 use crate::backend::ledger::polling::{CLOCK_LAG, at};
-use crate::backend::ledger::{Ledger, Now};
 use crate::backend::net::Protocol;
 use crate::backend::net::http::examination::host_clock;
 use crate::backend::net::reachability::{Remedies, Server, Servers};
 use crate::clock::Moment;
 use crate::duration::show;
-use crate::lock::Identity;
 use crate::random;
 
 /// How far the clocks may be from each other that show the time of a write and that of a reply: as [`CLOCK_LAG`] allows.
@@ -56,13 +55,11 @@ impl Leases {
         let cluster = location.cluster()?;
         let (addresses, security) = (from_ref(&cluster.route.address), &cluster.route.security);
         let servers = Servers { addresses, security, remedies: &REMEDIES, fewer: "" };
-        let number = scratch_number();
-        let probe = probe_name(number);
         let log_in = async |mut server: Server<'_>| {
             let http = server.open_http(&cluster.route, "/version").await?;
             let leases = async {
                 let mut leases = Leases::of(Api::with(http, location), location);
-                leases.read(&probe).await?;
+                leases.read(&probe_name(0)).await?;
                 Ok(leases)
             };
             server.log_in("leases", leases).await
@@ -72,14 +69,23 @@ impl Leases {
         diagnosis.found(Finding::ok("leases", found));
         diagnosis.found(Finding::ok("credentials", format!("from {}", cluster.source)));
         answers(diagnosis);
+        let Some(number) = reserve(&mut leases, probe_name, diagnosis).await? else { return Ok(()) };
+        let tried = leases.try_locks(&probe_name(number), number, diagnosis).await;
+        give_up(&mut leases, &probe_name(number)).await;
+        tried
+    }
+
+    /// Tries conditional writes with a scratch Lease, and then the scratch lock with this number.
+    async fn try_locks(&mut self, probe: &str, number: u64, diagnosis: &Diagnosis) -> Result<(), StoreError> {
         diagnosis.begin("conditions");
-        let apart = apart(&mut leases, &probe).await?;
-        if !CONDITIONS.check(&mut leases, &probe, diagnosis).await? {
+        let apart = apart(self, probe).await?;
+        if !CONDITIONS.check(self, probe, diagnosis).await? {
             return Ok(());
         }
-        watch(&mut leases, &probe, diagnosis).await?;
-        clock(&leases, apart, diagnosis);
-        try_out(&mut leases, &probe, number, || contender(location), diagnosis).await
+        watch(self, probe, diagnosis).await?;
+        clock(self, apart, diagnosis);
+        let location = self.location.clone();
+        try_out(self, probe, number, || contender(&location), diagnosis).await
     }
 }
 
@@ -88,7 +94,9 @@ async fn apart(leases: &mut Leases, key: &str) -> Result<Duration, StoreError> {
     let Reading { found, time, .. } = leases.read(key).await?;
     let (now, version, before, attempt) =
         (at(time), found.version.as_ref(), &Ledger::default(), &random::id());
-    let change = Change { version, before, ledger: &held(now), now, attempt };
+    // Another holder than before, so that what shows the time changes.
+    let ledger = &held(&random::id(), now, Duration::from_secs(1));
+    let change = Change { version, before, ledger, now, attempt };
     let sent = Moment::now();
     let written = leases.write(key, &change).await?;
     let took = Moment::now() - sent;
@@ -102,18 +110,6 @@ async fn apart(leases: &mut Leases, key: &str) -> Result<Duration, StoreError> {
         Some(changed) => (date - changed).saturating_sub(took),
         None => Duration::ZERO,
     })
-}
-
-/// Returns a ledger with a holder, whose lease is as short as a Lease allows.
-fn held(now: Now) -> Ledger {
-    let mut ledger = Ledger::of_foreign_holder(now.wall);
-    for holder in &mut ledger.holders {
-        holder.token = random::id();
-        holder.identity =
-            Identity { pid: std::process::id(), command: "dlock doctor".into(), ..Identity::default() };
-        holder.lease_ends = Some(now.clock + Duration::from_secs(1));
-    }
-    ledger
 }
 
 /// Reports whether waiters may watch.

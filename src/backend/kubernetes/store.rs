@@ -122,10 +122,7 @@ impl Dated for Leases {
         &mut self,
         mut visit: impl FnMut(Option<LockName>, Option<Ledger>),
     ) -> Result<(), StoreError> {
-        for lease in self.api.list().await? {
-            visit(name_of(lease.name()), lease.ledger(self.time()).ok());
-        }
-        Ok(())
+        self.api.list(|lease, time| visit(name_of(lease.name()), lease.ledger(time).ok())).await
     }
 
     fn follow(&mut self, key: &str, version: Option<&Lease>) {

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-pub use self::driver::DatedStore;
+pub use self::driver::{DatedStore, check_count};
 use super::document::Occupant;
 use super::document::leased_gate::{Identity, LeasedGate};
 use super::observed::Now;

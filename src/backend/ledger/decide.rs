@@ -24,6 +24,45 @@ pub fn claim(
     claim: &Claim,
     intent: Intent,
 ) -> Decision<Attempt> {
+    limit_lost(ledger, observed);
+    let late = late_in_gate(ledger, observed, claim);
+    let decision = claim_by_entries(ledger, observed, claim, intent);
+    if matches!(decision, Decision::Done { value: Attempt::Busy(_), .. }) {
+        // The gate excludes the claim, but the next renewal needs the entry.
+        ledger.holders.extend(late);
+    }
+    decision
+}
+
+/// Limits the leases of the holders whose sessions have ended to their full length from now: nobody extends them, and the clock
+/// by which they were written may have been ahead. Claims that follow find an end that is no later.
+fn limit_lost(ledger: &mut Ledger, observed: &dyn Observed) {
+    let is_lost = |holder: &&mut HolderEntry| is_in_session(observed) && observed.is_gate_replaced(holder);
+    for lost in ledger.holders.iter_mut().filter(is_lost) {
+        let Some((ends, lease)) = lost.lease_ends.zip(lost.lease) else { continue };
+        lost.lease_ends = Some(ends.min(observed.end_of(lease)));
+    }
+}
+
+/// Returns the entries of other dlocks that have expired, although their sessions keep the gate.
+fn late_in_gate(ledger: &Ledger, observed: &dyn Observed, claim: &Claim) -> Vec<HolderEntry> {
+    let is_shown = |late: &HolderEntry| {
+        ledger.holders.iter().any(|other| other.identity().is_none() && other.gate == late.gate)
+    };
+    let is_late = |holder: &&HolderEntry| {
+        let is_other = holder.identity().is_some() && holder.token != claim.token.reveal();
+        is_other && !holder.counts(observed) && holder.is_in_gate(observed) && !is_shown(holder)
+    };
+    ledger.holders.iter().filter(is_late).cloned().collect()
+}
+
+/// Decides on a request for the lock by the entries that count.
+fn claim_by_entries(
+    ledger: &mut Ledger,
+    observed: &dyn Observed,
+    claim: &Claim,
+    intent: Intent,
+) -> Decision<Attempt> {
     if let Some(why) = observed.lacks_ledger().filter(|_| needs_ledger(claim)) {
         return refuse(ledger, claim, Refusal::Unsupported(why));
     }
@@ -310,14 +349,16 @@ fn refuse(ledger: &mut Ledger, claim: &Claim, refusal: Refusal) -> Decision<Atte
     done(Attempt::Refused(refusal), Effect::Leave)
 }
 
-/// Returns the hold of the claim, unless its lease has ended.
+/// Returns the hold of the claim, unless its lease has ended and no session keeps the gate for it.
 fn live_holder_of<'a>(
     ledger: &'a mut Ledger,
     observed: &dyn Observed,
     claim: &Claim,
 ) -> Option<&'a mut HolderEntry> {
     let now = observed.now().clock;
-    ledger.hold_of_mut(claim).filter(|mine| mine.lease_ends.is_none_or(|ends| now < ends))
+    let keeps_gate = |mine: &HolderEntry| observed.loss().is_none() && mine.is_in_gate(observed);
+    let is_alive = |mine: &HolderEntry| mine.lease_ends.is_none_or(|ends| now < ends) || keeps_gate(mine);
+    ledger.hold_of_mut(claim).filter(|mine| is_alive(mine))
 }
 
 /// Records a hold again that the ledger has lost, if this process can prove it.
@@ -395,6 +436,70 @@ mod tests {
             ledger.holders[0].counts(&Gated(40, passed)),
             "others have to wait for its minimum hold time"
         );
+    }
+
+    /// The clock was set forward.
+    #[test]
+    fn a_hold_whose_session_keeps_the_gate_outlasts_its_lease() {
+        let passed = Gate::Passed(Some((1, 1)));
+        let mut ledger = Ledger::default();
+        grant(&mut ledger, &Gated(0, passed), &claim_of("holder"), Some((1, 1)), None);
+        let waits = claim(&mut ledger, &Gated(1000, Gate::Closed), &claim_of("waiter"), Intent::Enqueue);
+        assert!(matches!(waits, Decision::Done { value: Attempt::Busy(_), .. }), "{waits:?}");
+        let renewal = renew(&mut ledger, &Gated(1001, passed), &claim_of("holder"), Duration::ZERO);
+        assert!(matches!(renewal, Decision::Done { value: Renewal::Held { .. }, .. }), "{renewal:?}");
+        assert_eq!(ledger.holders[0].lease_ends, Some(Duration::from_secs(1031)));
+        let after = Gated(2000, passed);
+        let ended = release(&mut ledger, &after, &claim_of("holder"), Duration::ZERO, Ending::default());
+        assert!(matches!(ended, Decision::Done { value: Release::Released, .. }), "{ended:?}");
+        assert_eq!(ledger.holders, []);
+    }
+
+    /// A store in which the sessions of all holders have ended, at this second.
+    struct Ended(u64);
+
+    impl Observed for Ended {
+        fn now(&self) -> Now {
+            Gated(self.0, Gate::Untried).now()
+        }
+
+        fn gate(&self) -> Gate {
+            Gate::Untried
+        }
+
+        fn gate_lifetime(&self) -> Option<GateLifetime> {
+            Some(GateLifetime::Session)
+        }
+
+        fn is_gate_replaced(&self, _: &HolderEntry) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn a_holder_whose_session_has_ended_keeps_the_lock_for_a_lease_whatever_its_clock_was() {
+        let mut ledger = Ledger::default();
+        // By a clock that was an hour ahead.
+        let ahead = Gated(3600, Gate::Passed(Some((1, 1))));
+        grant(&mut ledger, &ahead, &claim_of("dead"), Some((1, 1)), None);
+        let mut attempt = |second| {
+            let decision = claim(&mut ledger, &Ended(second), &claim_of("next"), Intent::TakeNow);
+            let ends: Vec<_> = ledger.holders.iter().filter_map(|holder| holder.lease_ends).collect();
+            (matches!(decision, Decision::PassGate(_)), ends)
+        };
+        // The end is stored by the first claim, and no later one extends it.
+        for second in [100, 110, 129] {
+            assert_eq!(attempt(second), (false, vec![Duration::from_secs(130)]), "in second {second}");
+        }
+        assert_eq!(attempt(130), (true, Vec::new()));
+    }
+
+    #[test]
+    fn a_hold_whose_session_has_ended_ends_with_its_lease() {
+        let mut ledger = Ledger::default();
+        grant(&mut ledger, &Gated(0, Gate::Passed(Some((1, 1)))), &claim_of("holder"), Some((1, 1)), None);
+        let renewal = renew(&mut ledger, &Ended(40), &claim_of("holder"), Duration::ZERO);
+        assert!(matches!(renewal, Decision::Done { value: Renewal::Lost(_), .. }), "{renewal:?}");
     }
 
     #[test]

@@ -248,6 +248,12 @@ impl HolderEntry {
         self.lease_ends.is_none_or(|ends| observed.now().clock < ends) && !observed.is_holder_dead(self)
     }
 
+    /// Returns whether the session that has passed the gate for it still keeps it: nobody else has the lock, although the
+    /// lease may seem to have ended, as when the clock was set forward.
+    pub(super) fn is_in_gate(&self, observed: &dyn Observed) -> bool {
+        is_in_session(observed) && self.gate.is_some() && !observed.is_gate_replaced(self)
+    }
+
     /// Returns whether the entry still counts: its owner is alive, or the lock is kept for it.
     pub fn counts(&self, observed: &dyn Observed) -> bool {
         self.is_kept(observed.now()) || self.has_owner(observed)

@@ -87,6 +87,11 @@ impl<V: Clone> Poller<V> {
         self.waiting.as_ref().is_some_and(Waiting::is_next)
     }
 
+    /// Returns whether the client is the waiter behind that one.
+    pub fn is_second(&self) -> bool {
+        self.is_waiting() && self.position == 2
+    }
+
     /// Returns whether this waiter of a ledger is the client's.
     pub fn is_subscribed(&self, name: &LockName, waiter: &WaiterEntry) -> bool {
         self.waiting.as_ref().is_some_and(|waiting| waiting.is(name, waiter.ticket))

@@ -294,7 +294,7 @@ impl Reply {
             }
             300..=399 => StoreError::Config(format!(
                 "the server redirects to {}: name the server itself",
-                scrubbed(self.header("location").unwrap_or("nowhere"))
+                shown(self.header("location").unwrap_or("nowhere"))
             )),
             408 | 500.. => StoreError::unanswered(text),
             _ => StoreError::Config(text),

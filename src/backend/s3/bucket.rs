@@ -6,6 +6,7 @@ use sha2::{Digest, Sha256};
 
 use super::location::Location;
 use crate::backend::StoreError;
+use crate::backend::ledger::dated::check_count;
 use crate::backend::ledger::polling::Shown;
 use crate::backend::net::aws::{Place, Signed, element, elements, encoded, expired, lacks_right, skewed};
 use crate::backend::net::http::{Client, Method, Reply, request, shown};
@@ -90,7 +91,7 @@ impl Bucket {
     /// Returns the keys of all locks, with the name of each, if its key contains it.
     ///
     /// # Errors
-    /// As of [`get`](Bucket::get).
+    /// As of [`get`](Bucket::get), or there are too many.
     pub async fn list(&mut self) -> Result<Vec<(String, Option<LockName>)>, StoreError> {
         let (mut locks, mut next) = (Vec::new(), None::<String>);
         loop {
@@ -104,6 +105,7 @@ impl Bucket {
                     locks.push((key, name.ok()));
                 }
             }
+            check_count(locks.len())?;
             let token = element(&xml, "NextContinuationToken").filter(|token| !token.is_empty());
             if token.is_none() || token == next {
                 return Ok(locks);

@@ -7,7 +7,7 @@ use super::bucket::Bucket;
 use super::store::contender;
 use crate::backend::StoreError;
 use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question};
-use crate::backend::ledger::dated::doctor::{Conditions, free_after_crash, scratch_number, try_out};
+use crate::backend::ledger::dated::doctor::{Conditions, free_after_crash, give_up, reserve, try_out};
 use crate::backend::ledger::polling::{CLOCK_LAG, PAUSE};
 use crate::backend::net::aws::{HOURS, Place, element, elements, remedies};
 use crate::backend::net::http::examination::host_clock;
@@ -55,15 +55,23 @@ impl Bucket {
         properties(&mut bucket, diagnosis).await;
         answers(diagnosis);
         cost(diagnosis);
-        let number = scratch_number();
-        let key = format!("{prefix}dlock-doctor-{number}.probe");
-        if !CONDITIONS.check(&mut bucket, &key, diagnosis).await?
-            || !CONDITIONS.race(|| bucket.twin(), &key, diagnosis).await?
+        let key = |number| format!("{prefix}dlock-doctor-{number}.probe");
+        let Some(number) = reserve(&mut bucket, key, diagnosis).await? else { return Ok(()) };
+        let tried = bucket.try_locks(&key(number), number, diagnosis).await;
+        give_up(&mut bucket, &key(number)).await;
+        tried
+    }
+
+    /// Tries conditional writes with a scratch value, and then the scratch lock with this number.
+    async fn try_locks(&mut self, key: &str, number: u64, diagnosis: &Diagnosis) -> Result<(), StoreError> {
+        if !CONDITIONS.check(self, key, diagnosis).await?
+            || !CONDITIONS.race(|| self.twin(), key, diagnosis).await?
         {
             return Ok(());
         }
-        clock(&mut bucket, &key, diagnosis).await?;
-        try_out(&mut bucket, &key, number, || contender(location), diagnosis).await
+        clock(self, key, diagnosis).await?;
+        let location = self.location.clone();
+        try_out(self, key, number, || contender(&location), diagnosis).await
     }
 }
 

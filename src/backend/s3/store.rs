@@ -1,8 +1,11 @@
 //! The store of one client: an object for each lock.
 
+use std::cell::RefCell;
 use std::convert::Infallible;
+use std::iter;
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
 use serde::Deserialize;
 use tokio::time::sleep;
 
@@ -15,6 +18,11 @@ use crate::backend::ledger::polling::Shown;
 use crate::backend::ledger::{Contender, Ledger};
 use crate::backend::net::http::Reply;
 use crate::lock::LockName;
+
+/// How many connections read the objects of a list at the same time, at most, ...
+const READERS: usize = 16;
+/// ... and how many objects make another one worth its handshake.
+const OBJECTS: usize = 8;
 
 /// What a document has besides its ledger.
 #[derive(Default, Deserialize)]
@@ -102,17 +110,23 @@ impl Dated for Bucket {
         self.client.refresh(lease).await;
     }
 
-    async fn visit(
-        &mut self,
-        mut visit: impl FnMut(Option<LockName>, Option<Ledger>),
-    ) -> Result<(), StoreError> {
-        for (key, name) in self.list().await? {
-            let found = self.read(&key).await?.found;
-            if found.version.is_some() {
-                visit(name, found.ledger.ok());
+    async fn visit(&mut self, visit: impl FnMut(Option<LockName>, Option<Ledger>)) -> Result<(), StoreError> {
+        let locks = self.list().await?;
+        let count = locks.len().div_ceil(OBJECTS).clamp(1, READERS);
+        let mut others: Vec<Bucket> = (1..count).map(|_| self.twin()).collect();
+        let readers = iter::once(self).chain(&mut others).enumerate();
+        let visit = RefCell::new(visit);
+        // Each one reads every `count`-th object.
+        let read = readers.map(async |(first, reader)| {
+            for (key, name) in locks.iter().skip(first).step_by(count) {
+                let found = reader.read(key).await?.found;
+                if found.version.is_some() {
+                    visit.borrow_mut()(name.clone(), found.ledger.ok());
+                }
             }
-        }
-        Ok(())
+            Ok(())
+        });
+        try_join_all(read).await.map(drop)
     }
 
     async fn next(

@@ -12,6 +12,7 @@ FAULT   ignores-conditions   a write is carried out whatever its condition
         repeats-writes       something in front of the server sends each write twice, and passes on the second reply
         is-busy              each third request is refused because there are too many
         fails-at-N           the write N fails with status 500, and is not carried out
+        ledgers-ERROR        each write of a ledger beside its lock is refused with this error
         misdates-N           the reply to the write N is dated an hour ahead
         proxy-fails          a proxy replies to the first write with status 503 and a page, dated an hour ahead
         clock-jumps-N        from the reply to the write N on, the clock is 20 s ahead, as after a pause of the client's host
@@ -258,6 +259,9 @@ class Handler(BaseHTTPRequestHandler):
                 connections[self.client_address] += 1
                 if fault == "is-busy" and sum(actions.values()) % 3 == 2:
                     raise Refused("ThrottlingException", "Rate exceeded")
+                is_ledger = action == "UpdateItem" and next(iter(body["Key"].values()))["S"].endswith("%dlock")
+                if fault and fault.startswith("ledgers-") and is_ledger:
+                    raise Refused(fault.removeprefix("ledgers-"), "of a test")
                 if fault == "proxy-fails" and action == "UpdateItem" and actions[action] == 1:
                     self.reply(503, "no server is available", is_write=True)
                     return

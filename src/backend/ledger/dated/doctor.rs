@@ -1,21 +1,27 @@
 //! What `dlock doctor` asks of each store of dated values: whether the conditions of writes hold, and whether each write is one
 //! step.
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use super::{Change, Dated, Written};
+use super::{Change, Dated, Reading, Written};
 use crate::backend::diagnosis::{Answer, Diagnosis, Finding, Question};
+use crate::backend::ledger::observed::Now;
 use crate::backend::ledger::polling::{CLOCK_LAG, at};
-use crate::backend::ledger::value::Ledger;
+use crate::backend::ledger::value::{HolderEntry, Ledger};
 use crate::backend::{Backend, StoreError, race};
 use crate::duration::show;
-use crate::lock::{DEFAULT_TTL, LockName};
+use crate::lock::{DEFAULT_TTL, Identity, LockName};
 use crate::random;
 
 /// Nothing is ever deleted: so many names, which doctor makes, are used again.
 const SCRATCH: u64 = 16;
+/// How long a scratch value is reserved after each write, in case that it is not given up.
+const RESERVED: Duration = Duration::from_secs(120);
+/// The token of this doctor, in the values that it has reserved.
+static TOKEN: LazyLock<String> = LazyLock::new(random::id);
 /// How many clients write at the same time, ...
 const RACERS: usize = 32;
 /// ... and how often.
@@ -112,9 +118,62 @@ impl Conditions {
     }
 }
 
-/// Returns the number of a scratch value, and of a scratch lock.
-pub fn scratch_number() -> u64 {
-    random::number() % SCRATCH
+/// Reserves a scratch value, and the scratch lock with its number, for this doctor: another one that used them at the same time
+/// would seem to be a fault of the store. Returns the number; `None` if other doctors have reserved all, which is reported.
+///
+/// # Errors
+/// A request has failed.
+pub async fn reserve<C: Dated>(
+    client: &mut C,
+    key: impl Fn(u64) -> String,
+    diagnosis: &Diagnosis,
+) -> Result<Option<u64>, StoreError> {
+    let first = random::number() % SCRATCH;
+    for number in (first..first + SCRATCH).map(|number| number % SCRATCH) {
+        diagnosis.begin("conditions");
+        let key = key(number);
+        let before = client.read(&key).await?;
+        if is_reserved(&before) {
+            continue;
+        }
+        let (version, now) = (before.found.version.as_ref(), at(before.time));
+        let written = write_ledger(client, &key, version, &held(&TOKEN, now, RESERVED), now).await?;
+        // If the write fails although nobody was faster, the checks say so.
+        if written.is_some() || !is_reserved(&client.read(&key).await?) {
+            return Ok(Some(number));
+        }
+    }
+    diagnosis.found(Finding::ok("conditions", "not tried: other doctors are at work, so try it again later"));
+    Ok(None)
+}
+
+/// Returns whether another doctor has reserved a value.
+fn is_reserved<V>(reading: &Reading<V>) -> bool {
+    let now = at(reading.time);
+    let is_anothers = |holder: &HolderEntry| holder.token != *TOKEN && holder.counts(&now);
+    reading.found.ledger.as_ref().is_ok_and(|ledger| ledger.holders.iter().any(is_anothers))
+}
+
+/// Gives up a scratch value. If that fails, it is reserved for some more time.
+pub async fn give_up<C: Dated>(client: &mut C, key: &str) {
+    if let Ok(reading) = client.read(key).await
+        && !is_reserved(&reading)
+    {
+        let (version, now) = (reading.found.version.as_ref(), at(reading.time));
+        let _ = write_ledger(client, key, version, &Ledger::default(), now).await;
+    }
+}
+
+/// Returns a ledger with a holder, whose lease ends so long from now.
+pub fn held(token: &str, now: Now, lease: Duration) -> Ledger {
+    let mut ledger = Ledger::of_foreign_holder(now.wall);
+    for holder in &mut ledger.holders {
+        token.clone_into(&mut holder.token);
+        holder.identity =
+            Identity { pid: std::process::id(), command: "dlock doctor".into(), ..Identity::default() };
+        holder.lease_ends = Some(now.clock + lease);
+    }
+    ledger
 }
 
 /// Measures how long the store takes to reply to reads of a value, and tries the scratch lock with this number.
@@ -141,14 +200,25 @@ pub fn free_after_crash() -> String {
     format!("a crashed holder's lock is free {after_ttl} after --ttl at most ({unless_set} unless set)")
 }
 
-/// Writes a value under a condition. Returns the version that it has now; `None` if it was refused.
+/// Writes a value, which is reserved by that, under a condition. Returns the version that it has now; `None` if it was refused.
 async fn write<C: Dated>(
     client: &mut C,
     key: &str,
     version: Option<&C::Version>,
 ) -> Result<Option<C::Version>, StoreError> {
+    let now = at(client.time());
+    write_ledger(client, key, version, &held(&TOKEN, now, RESERVED), now).await
+}
+
+/// Does the same with this ledger, at this time.
+async fn write_ledger<C: Dated>(
+    client: &mut C,
+    key: &str,
+    version: Option<&C::Version>,
+    ledger: &Ledger,
+    now: Now,
+) -> Result<Option<C::Version>, StoreError> {
     let attempt = random::id();
-    let (ledger, now) = (&Ledger::default(), at(client.time()));
     let change = Change { version, before: ledger, ledger, now, attempt: &attempt };
     Ok(match client.write(key, &change).await? {
         Written::Stored(found) => found.version,

@@ -18,8 +18,21 @@ use crate::clock::Moment;
 use crate::lock::{Claim, Holder, LockName};
 use crate::random;
 
+/// The most locks that are listed: a server may name ever more of them, in one part of the list after the other.
+const MOST_LISTED: usize = 100_000;
 /// What was read longer ago is read again.
 const FRESH: Duration = Duration::from_secs(10);
+
+/// Checks how many locks a list has so far.
+///
+/// # Errors
+/// They are too many.
+pub fn check_count(listed: usize) -> Result<(), StoreError> {
+    if listed <= MOST_LISTED {
+        return Ok(());
+    }
+    Err(StoreError::Config(format!("the store lists more than {MOST_LISTED} locks: name those to be shown")))
+}
 
 /// A client of dated values. If it ends without a release, its hold ends with its lease, and its queue position when its turn
 /// has passed.
@@ -171,8 +184,12 @@ impl<C: Dated> DatedStore<C> {
             Some(version) if self.poller.seen() == Some(version) => None,
             _ => self.poller.change(ledger.zip(version)),
         };
+        let is_free = ledger.is_some_and(|ledger| ledger.holders.is_empty());
         if C::IS_SHARED && is_left {
             change = change.or(Some(backend::Change::OurTurn));
+        } else if C::IS_SHARED && is_free && self.poller.is_second() {
+            // Nobody has called the first one, which may be dead: the claim of this one does.
+            change = change.or(Some(backend::Change::Soon(CLAIM_WITHIN)));
         } else if change.is_none()
             && !ledger.is_some_and(|ledger| self.poller.is_behind_call(&name, ledger))
             && let Some(passages) = &mut self.gate

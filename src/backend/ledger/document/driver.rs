@@ -7,7 +7,7 @@ use tokio::time::sleep;
 use super::gate::Observation;
 use super::{DocumentStore, Revision, Seen, Shortcut};
 use crate::backend::ledger::driver::{MAX_CONFLICTS, busy, states};
-use crate::backend::ledger::observed::{Gate, Now, Observed};
+use crate::backend::ledger::observed::{Gate, GateLifetime, Now, Observed};
 use crate::backend::ledger::polling::behind;
 use crate::backend::ledger::queue::{newest_run, superseded};
 use crate::backend::ledger::store::{
@@ -120,6 +120,25 @@ impl<V: Clone> Documents<V> {
         purpose: &Purpose,
         decide: &Decide,
     ) -> Result<Done<AnyReply>, StoreError> {
+        let mut progress = Progress::Nothing;
+        match self.attempt_in_steps(store, name, purpose, decide, &mut progress).await {
+            Err(error) => Err(after_a_step(store, purpose, progress, error).await),
+            done => done,
+        }
+    }
+
+    /// Does the same, and notes its progress.
+    ///
+    /// # Errors
+    /// As of [`attempt`](Documents::attempt), of its last step.
+    async fn attempt_in_steps<S: DocumentStore<Version = V>>(
+        &mut self,
+        store: &mut S,
+        name: &LockName,
+        purpose: &Purpose,
+        decide: &Decide,
+        progress: &mut Progress,
+    ) -> Result<Done<AnyReply>, StoreError> {
         let asked = Moment::now();
         let has_gate = store.gate_lifetime().is_some();
         let mut recalled = self.recall(name);
@@ -128,8 +147,7 @@ impl<V: Clone> Documents<V> {
             Shortcut::TakeIfIdle(_) if has_gate => Shortcut::None,
             shortcut => shortcut,
         };
-        let mut observation = None;
-        let (mut late, mut is_kept_out) = (None, false);
+        let (mut observation, mut late, mut is_kept_out) = (None, None, false);
         // A release that leaves a gate first needs a fresh ledger: other processes may be inside the hold.
         let leaves_gate_first = has_gate && (!store.swaps_gate() || store.passed(purpose).is_none());
         let may_recall = matches!(purpose, Purpose::Release(_)) && !leaves_gate_first;
@@ -165,8 +183,9 @@ impl<V: Clone> Documents<V> {
             let stored = if ledger != before || !is_subscribed || is_withdrawn {
                 let revision = revision(&before, &ledger, effect, time_since(time, sent));
                 let stored = store.swap(name, purpose, version, revision).await?;
-                if stored.is_none() {
-                    observation.note_refused();
+                match stored {
+                    Some(_) => *progress = Progress::Stored,
+                    None => observation.note_refused(),
                 }
                 stored
             } else {
@@ -191,6 +210,37 @@ impl<V: Clone> Documents<V> {
             }
         }
         Err(busy(name, "state"))
+    }
+}
+
+/// What a change that has failed has stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    Nothing,
+    /// The ledger.
+    Stored,
+}
+
+/// Returns the error of a change of which a step has failed. What an earlier step has stored has to be removed, although the last
+/// one stored nothing. A claim that failed for good leaves the gate that it has passed, if that has a lease: otherwise nobody would
+/// have the lock until that ends.
+async fn after_a_step<S: DocumentStore>(
+    store: &mut S,
+    purpose: &Purpose,
+    progress: Progress,
+    error: StoreError,
+) -> StoreError {
+    let has_lease = store.gate_lifetime() == Some(GateLifetime::Lease);
+    let is_in_gate = has_lease && store.passed(purpose).is_some();
+    match purpose {
+        Purpose::Claim(claim) if is_in_gate => {
+            if !matches!(error, StoreError::Unavailable { .. }) {
+                let _ = store.leave_gate(purpose, claim, Duration::ZERO).await;
+            }
+            error.after_a_part()
+        }
+        _ if progress == Progress::Stored => error.after_a_part(),
+        _ => error,
     }
 }
 

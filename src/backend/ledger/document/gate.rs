@@ -146,12 +146,17 @@ impl Observation {
             };
         }
         let passed = store.passed(purpose);
+        // That of a hold which has not ended as long as its session: its lease may have, when the clock was set.
+        let kept = claim.filter(|_| matches!(purpose, Purpose::Renew(_) | Purpose::Release(_)));
+        let kept = kept.filter(|_| self.lifetime == Some(GateLifetime::Session));
+        let kept = kept.and_then(|claim| ledger.hold_of(claim)?.gate);
         let is_known = |occupant: &&Occupant| {
             let holds = |holder: &HolderEntry| holder.gate == occupant.identity && holder.counts(&now);
             let is_of_freeze =
                 || occupant.identity == ledger.freeze().map(|freeze| identity(&token_of(freeze)));
             let is_of_hold = || ledger.holders.iter().any(holds);
-            occupant.identity.is_some() && (occupant.identity == passed || is_of_hold() || is_of_freeze())
+            let is_own = [passed, kept].contains(&occupant.identity);
+            occupant.identity.is_some() && (is_own || is_of_hold() || is_of_freeze())
         };
         let stranger = self.occupants.iter().flatten().find(|occupant| !is_known(occupant));
         self.stranger = stranger.map(|stranger| (stranger.mode, stranger.holder.clone()));

@@ -90,8 +90,9 @@ impl HolderEntry {
             family: ticket,
             fencing_token,
             acquired_at: now.wall,
-            kept_until: self.kept_until.map(|rest| now.clock + rest),
-            lease_ends: self.lease_ends.map(|lease| now.clock + lease),
+            // Whoever may write to the store may have made them of any length.
+            kept_until: self.kept_until.map(|rest| now.clock.saturating_add(rest)),
+            lease_ends: self.lease_ends.map(|lease| now.clock.saturating_add(lease)),
             ..self.clone()
         }
     }

@@ -190,7 +190,11 @@ impl Credentials {
             *program = None;
             // Keys that were printed earlier may have expired, and an earlier failure may be over.
             if !has_ended || keys.as_ref().is_ok_and(|keys| !keys.left().is_zero()) {
-                return keys;
+                return keys.map_err(|error| match error {
+                    // It has printed some for this process, so that it fails for now.
+                    StoreError::Denied(why) if !self.source.is_empty() => StoreError::unreachable(why),
+                    error => error,
+                });
             }
         }
     }
@@ -342,6 +346,27 @@ mod tests {
             assert_eq!(credentials.keys().await.expect("keys").id, "third", "{id}");
         }
         assert_eq!(begun(), 6);
+    }
+
+    #[tokio::test]
+    async fn a_program_that_has_printed_keys_before_is_unavailable_when_it_prints_none() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (printed, config) = (directory.path().join("printed"), directory.path().join("config"));
+        let program = format!("/bin/cat {}", printed.display());
+        std::fs::write(&config, format!("[default]\ncredential_process = {program}\n")).expect("a file");
+        let variable = |name: &str| (name == "AWS_CONFIG_FILE").then(|| config.display().to_string());
+        let settings = Settings::of(&variable, None);
+        let mut credentials = Credentials::new(&net::Credentials::default(), &settings, "x");
+        let why = "credentials: credential_process: it printed no credentials: run it to see why";
+        for text in ["", "an error"] {
+            std::fs::write(&printed, text).expect("a file");
+            assert_eq!(credentials.keys().await.err(), Some(StoreError::Denied(why.into())), "{text}");
+        }
+        std::fs::write(&printed, stated("first", 3600)).expect("a file");
+        assert_eq!(credentials.keys().await.expect("keys").id, "first");
+        std::fs::write(&printed, "").expect("a file");
+        credentials.forget();
+        assert_eq!(credentials.keys().await.err(), Some(StoreError::unreachable(why)));
     }
 
     #[tokio::test]

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use super::keys::Keys;
 use super::profile::Settings;
-use super::service::{own_server, throttled};
+use super::service::{expired, own_server, throttled};
 use super::signature::{Scope, encoded, sign};
 use super::xml::element;
 use crate::backend::net::http::{Endpoint, Method, Reply, request, shown};
@@ -152,7 +152,7 @@ fn text(reply: &Reply) -> String {
 /// Runs the program of this command line, which prints credentials, and returns them. If the future is dropped, it is killed.
 ///
 /// # Errors
-/// It cannot be run, or prints something else.
+/// It cannot be run, or prints something else, as without a login that it needs.
 pub(super) async fn process(command: String) -> Result<Keys, StoreError> {
     let source = "credential_process";
     let words = words(&command);
@@ -161,7 +161,8 @@ pub(super) async fn process(command: String) -> Result<Keys, StoreError> {
     let mut command = Command::new(program);
     command.args(arguments);
     let output = output_of(command, PROGRAM).await.map_err(|error| named(source, error))?;
-    Stated::parse(source, &output)
+    let wrong = "it printed no credentials: run it to see why";
+    Stated::parse(source, &output).map_err(|_| named(source, StoreError::Denied(wrong.into())))
 }
 
 /// Returns the words of a command line, quoted as in a POSIX shell: a backslash takes the next character literally, in double
@@ -247,12 +248,28 @@ impl Sts<'_> {
             let keys = element(&xml, "AccessKeyId").zip(element(&xml, "SecretAccessKey"));
             let Some((id, secret)) = keys.filter(|_| reply.status.is_success()) else {
                 let [code, said] = ["Code", "Message"].map(|name| element(&xml, name).unwrap_or_default());
-                return Err(throttled(&code, &shown(&said)).unwrap_or_else(|| reply.failure()));
+                return Err(refusal(&code, &shown(&said)).unwrap_or_else(|| reply.failure()));
             };
             let keys = Keys::new(&id, &secret, element(&xml, "SessionToken").as_deref());
             Ok(keys.until(element(&xml, "Expiration").as_deref()))
         };
         within(REMOTE, "the service that issues credentials (STS)", asked).await
+    }
+}
+
+/// Returns the error that the service means by this code, whatever the status, with what it has `said`; `None` for one that the
+/// status explains.
+fn refusal(code: &str, said: &str) -> Option<StoreError> {
+    match code {
+        "ExpiredTokenException" => Some(expired(code, said)),
+        "InvalidIdentityToken" => {
+            Some(StoreError::Denied(format!("the web identity is not accepted ({code}): {said}")))
+        }
+        // The provider of the identity has not replied to the service.
+        "IDPCommunicationError" => {
+            Some(StoreError::transient(format!("the server replies {code}: {said}"), false))
+        }
+        _ => throttled(code, said),
     }
 }
 
@@ -262,7 +279,6 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::backend::Outlook;
 
     #[test]
     fn words_may_be_quoted() {
@@ -282,10 +298,21 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_service_that_has_too_many_requests_is_unavailable_whatever_the_status() {
-        for (code, is_throttled) in
-            [("Throttling", true), ("ThrottlingException", true), ("ValidationError", false)]
-        {
+    async fn what_a_service_says_counts_whatever_the_status() {
+        let source = "credentials: the service that issues credentials (STS)";
+        let transient = |code: &str| {
+            StoreError::transient(format!("{source}: the server replies {code}: Rate exceeded"), false)
+        };
+        let denied = |why: &str| StoreError::Denied(format!("{source}: {why}: Rate exceeded"));
+        let config = format!("{source}: the server replies 400 Bad Request: <ErrorResponse><Error>");
+        for (code, expected) in [
+            ("Throttling", transient("Throttling")),
+            ("ThrottlingException", transient("ThrottlingException")),
+            ("IDPCommunicationError", transient("IDPCommunicationError")),
+            ("ExpiredTokenException", denied("the credentials have expired (ExpiredTokenException)")),
+            ("InvalidIdentityToken", denied("the web identity is not accepted (InvalidIdentityToken)")),
+            ("ValidationError", StoreError::Config(config)),
+        ] {
             let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
             let url = format!("http://{}", listener.local_addr().expect("an address"));
             let variable = |name: &str| (name == "AWS_ENDPOINT_URL_STS").then(|| url.clone());
@@ -303,13 +330,13 @@ mod tests {
             };
             let (result, _stream) = tokio::join!(sts.ask("Action=AssumeRole", None), answer);
             let error = result.err().expect("an error");
-            let reason = format!(
-                "credentials: the service that issues credentials (STS): the server replies {code}: Rate exceeded"
-            );
-            let (maybe_applied, outlook) = (false, Outlook::Transient);
-            let throttled = StoreError::Unavailable { reason, maybe_applied, outlook };
-            assert_eq!(error == throttled, is_throttled, "{error:?}");
-            assert_eq!(matches!(error, StoreError::Config(_)), !is_throttled, "{error:?}");
+            match &expected {
+                StoreError::Config(begin) => {
+                    let is_config = matches!(&error, StoreError::Config(text) if text.starts_with(begin));
+                    assert!(is_config, "{code}: {error:?}");
+                }
+                _ => assert_eq!(error, expected),
+            }
         }
     }
 

@@ -123,10 +123,15 @@ async fn what_is_not_a_success_is_explained_and_not_followed() {
         LONGEST_BODY + 1,
         "x".repeat(LONGEST_BODY + 1)
     );
+    let far = format!(
+        "HTTP/1.1 302 Found\r\nLocation: http://other/{}\r\nContent-Length: 0\r\n\r\n",
+        "x".repeat(10_000)
+    );
     let (mut client, _requests) = serve(keeping(&[
         "HTTP/1.1 429 Too Many Requests\r\nRetry-After: 7\r\nContent-Length: 4\r\n\r\nslow",
         "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n",
         "HTTP/1.1 302 Found\r\nLocation: http://other/\r\nContent-Length: 0\r\n\r\n",
+        &far,
         "HTTP/1.1 403 Forbidden\r\nContent-Length: 8\r\n\r\nACL\nnot\n",
         "HTTP/1.1 500 Oops\r\nContent-Length: 5\r\n\r\nwrong",
         "HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n",
@@ -144,6 +149,9 @@ async fn what_is_not_a_success_is_explained_and_not_followed() {
     assert_eq!(failure().await, Ok(later("the server replies 503 Service Unavailable")));
     let elsewhere = "the server redirects to http://other/: name the server itself";
     assert_eq!(failure().await, Ok(StoreError::Config(elsewhere.into())));
+    let cut = "x".repeat(SHOWN - "http://other/".len());
+    let elsewhere = format!("the server redirects to http://other/{cut}: name the server itself");
+    assert_eq!(failure().await, Ok(StoreError::Config(elsewhere)));
     assert_eq!(failure().await, Ok(StoreError::Denied("the server replies 403 Forbidden: ACL not".into())));
     let wrong = "the server replies 500 Internal Server Error: wrong";
     assert_eq!(failure().await, Ok(StoreError::unanswered(wrong)));

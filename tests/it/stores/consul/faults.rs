@@ -3,18 +3,20 @@
 use crate::stores::conformance::client::Client;
 use crate::stores::conformance::rig::on_one_thread;
 use crate::support::SOON;
-use crate::support::consul::Consul;
+use crate::support::consul::{Consul, path};
 use crate::support::dlock::Dlock;
 use crate::support::place::Place;
 use crate::support::process;
 use crate::support::running::{Exit, Running};
 use crate::support::wait::{throughout, until};
 use dlock::backend::Attempt;
+use dlock::backend::ledger::Ledger;
 use nix::sys::signal::Signal;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 const TTL: Duration = Duration::from_secs(10);
 const KEY: &str = "dlock/x/.lock";
+const LEDGER: &str = "dlock/x/.lock.dlock";
 
 fn run(consul: &Consul) -> Dlock {
     run_for(consul, TTL)
@@ -34,6 +36,22 @@ fn holder_for(consul: &Consul, ttl: Duration) -> Running {
     let mut run = run_for(consul, ttl).sh("echo ready; exec sleep 600").spawn();
     run.await_ready();
     run
+}
+
+fn ledger(consul: &Consul) -> Ledger {
+    Ledger::parse(consul.value(LEDGER).unwrap().as_bytes()).unwrap()
+}
+
+/// When the lease of the holder ends, by the ledger.
+fn lease_end(consul: &Consul) -> Option<Duration> {
+    ledger(consul).holders.first().and_then(|holder| holder.lease_ends)
+}
+
+/// Has it end then, as if the clock of the holder's host had been set.
+fn set_lease_end(consul: &Consul, ends: Duration) {
+    let mut ledger = ledger(consul);
+    ledger.holders[0].lease_ends = Some(ends);
+    assert_eq!(consul.ask("PUT", &format!("kv/{}", path(LEDGER)), &ledger.to_json()).0, 200);
 }
 
 /// Nobody gets the lock before the command of the holder is dead, although its session was ended by others.
@@ -133,6 +151,62 @@ fn the_lock_of_a_crashed_holder_is_free_after_its_session_and_the_delay() {
     drop(first);
 }
 
+/// The clock is set forward: by the ledger the lease has ended, although the session keeps the lock.
+#[test]
+fn a_clock_that_is_set_neither_ends_a_run_nor_leaves_its_lock() {
+    for has_waiter in [false, true] {
+        let consul = Consul::lent();
+        let mut first = holder(&consul);
+        let session = consul.holder(KEY);
+        let waiter = has_waiter.then(|| {
+            let waiter = run(&consul).args(["--wait", "5m"]).sh("echo ran").spawn();
+            until(SOON, "the waiter", || !ledger(&consul).waiters.is_empty());
+            waiter
+        });
+        for _ in 0..2 {
+            let past = Duration::from_secs(1);
+            set_lease_end(&consul, past);
+            until(SOON, "a renewal", || {
+                let ended = first.poll().is_some();
+                assert!(!ended, "{}", first.wait().stderr);
+                lease_end(&consul).is_some_and(|ends| ends > past)
+            });
+        }
+        assert_eq!(consul.holder(KEY), session);
+        first.signal(Signal::SIGTERM);
+        first.wait();
+        if let Some(mut waiter) = waiter {
+            assert_eq!(waiter.wait().outcome(), (Exit::Code(0), "ran\n", ""));
+        }
+        until(SOON, "the release", || consul.holder(KEY).is_none() && consul.sessions().is_empty());
+        assert!(ledger(&consul).holders.is_empty(), "{:?}", ledger(&consul));
+    }
+}
+
+/// It cannot have written the end of its lease by the clock of others.
+#[test]
+fn a_crashed_holder_whose_clock_was_ahead_keeps_the_lock_no_longer_than_another() {
+    let (place, consul) = (Place::new(), Consul::lent());
+    let first = holder(&consul);
+    let processes = [first.pid(), first.guard()];
+    for pid in processes {
+        process::send(pid, Signal::SIGSTOP);
+    }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    set_lease_end(&consul, now + Duration::from_secs(3600));
+    for pid in processes {
+        process::send(pid, Signal::SIGKILL);
+    }
+    let killed = Instant::now();
+    let mut waiter =
+        place.run().backend(consul.url()).args(["--ttl", "10s", "--wait", "5m"]).sh("echo ran").spawn();
+    // The session and the delay, and then a lease from the first look after that.
+    assert_eq!(waiter.wait_within(SOON * 3).outcome(), (Exit::Code(0), "ran\n", ""));
+    let worst = TTL * 4 + Duration::from_secs(15);
+    assert!(killed.elapsed() < worst, "{:?}", killed.elapsed());
+    drop(first);
+}
+
 #[test]
 fn nothing_but_the_two_keys_is_left_of_runs() {
     let consul = Consul::lent();
@@ -149,6 +223,6 @@ fn nothing_but_the_two_keys_is_left_of_runs() {
         run(&consul).args(["-q", "--once-per", "1h"]).sh("echo ran").output().outcome(),
         (Exit::Code(0), "", "")
     );
-    assert_eq!(consul.keys(), [KEY, "dlock/x/.lock.dlock"]);
+    assert_eq!(consul.keys(), [KEY, LEDGER]);
     assert_eq!((consul.holder(KEY), consul.sessions()), (None, Vec::new()));
 }

@@ -8,6 +8,7 @@ use crate::support::running::Exit;
 use crate::support::web::{Answer, Asked, Web};
 use dlock::backend::ledger::Ledger;
 use serde_json::{Value, json};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 fn refused(url: &str, code: i32, message: &str) {
@@ -150,6 +151,25 @@ fn a_table_that_is_not_fit_for_locks_is_refused() {
         });
         refused(&format!("{}{option}", url(web.port())), 77, "lack the right to dynamodb:UpdateItem");
     }
+}
+
+/// It has another part after each one: a hostile server must not make dlock take any amount of memory.
+#[test]
+fn a_scan_without_an_end_is_refused() {
+    let (items, parts) =
+        (vec![json!({"key": {"S": "p/x"}, "version": {"S": "1"}}); 5_000], AtomicUsize::new(0));
+    let web = Web::start(move |asked| {
+        if is_description(asked) {
+            return Some(description(&json!({})));
+        }
+        let next = parts.fetch_add(1, Ordering::Relaxed).to_string();
+        Some(reply(200, &json!({"Items": items, "LastEvaluatedKey": {"key": {"S": next}}})))
+    });
+    let status = Place::new().bare().env("DLOCK_BACKEND", url(web.port()));
+    let status = status.args(["status", "--connect-timeout", "60s"]).output();
+    assert_eq!((status.exit, status.stdout.as_str()), (Exit::Code(78), ""), "{}", status.stderr);
+    let why = "the store lists more than 100000 locks: name those to be shown";
+    assert!(status.stderr.contains(why), "{}", status.stderr);
 }
 
 #[test]

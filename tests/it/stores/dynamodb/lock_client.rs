@@ -366,6 +366,24 @@ fn a_lock_that_was_lost_between_two_attempts_is_not_granted() {
     });
 }
 
+/// The item is written before the ledger: one write may be allowed, or within the capacity, and the other one not.
+#[test]
+fn a_claim_whose_ledger_cannot_be_stored_leaves_the_item() {
+    let lacks = "lack the right to dynamodb:UpdateItem";
+    for (error, exit, text) in [
+        ("ProvisionedThroughputExceededException", 69, "ProvisionedThroughputExceededException"),
+        ("AccessDeniedException", 77, lacks),
+    ] {
+        let server = Dynamo::with_fault(&format!("ledgers-{error}"));
+        let mut java = JavaLockClient::new(LONG);
+        let refused = run(&server).args(["--ttl", "10m", "--connect-timeout", "2s"]).sh("echo ran").output();
+        assert_refused(&refused, exit, text);
+        let found = item(&server);
+        assert_eq!(found["isReleased"], json!({"S": "1"}), "{error}: {found}");
+        assert!(java.take(&server, &key("x")), "{error}");
+    }
+}
+
 #[test]
 fn doctor_says_what_a_crashed_program_costs() {
     let server = Dynamo::lent();

@@ -8,9 +8,11 @@ use crate::support::kubernetes::{Controller, Kubernetes, LEDGER};
 use crate::support::place::Place;
 use crate::support::running::Exit;
 use crate::support::wait::until;
+use dlock::backend::Change;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
+use tokio::time::timeout;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -103,6 +105,25 @@ fn a_controller_and_waiters_do_not_disturb_each_other() {
         controller.release(&server, "x");
         waiter.await_turn().await;
         waiter.claim_turn().await;
+    });
+}
+
+/// No release has called the first waiter: the next one does, long before the lease would have ended.
+#[test]
+fn a_waiter_that_has_died_holds_up_the_next_one_only_for_its_turn() {
+    let (server, controller) = (Kubernetes::lent(), Controller::new("c"));
+    assert!(controller.try_take(&server, "x", Some(600 * SECOND)));
+    on_one_thread(async {
+        let [mut first, mut second] = [(); 2].map(|()| Client::at(&server.url(), "x").elsewhere());
+        first.queue().await;
+        assert_eq!(second.queue().await.position, Some(2));
+        drop(first);
+        controller.release(&server, "x");
+        let began = Instant::now();
+        let told = timeout(SOON, second.backend.changed()).await;
+        assert_eq!(told.expect("nobody was told"), Change::Soon(5 * SECOND));
+        second.wait_for_grant().await;
+        assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
     });
 }
 

@@ -109,6 +109,23 @@ fn a_reply_of_more_than_4_mib_is_refused() {
     assert!(run.stderr.ends_with(why), "{}", run.stderr);
 }
 
+/// It has another part after each one: a hostile server must not make dlock take any amount of memory.
+#[test]
+fn a_list_without_an_end_is_refused() {
+    let (place, parts) = (Place::new(), AtomicUsize::new(0));
+    let metadata = json!({"name": "x", "resourceVersion": "1", "annotations": {LEDGER: "{}"}});
+    let items = vec![json!({"metadata": metadata}); 5_000];
+    let web = Web::start(move |_| {
+        let next = parts.fetch_add(1, Ordering::Relaxed).to_string();
+        let list = json!({"kind": "LeaseList", "metadata": {"continue": next}, "items": items});
+        Some((200, vec![("Date", "Fri, 30 Jan 2026 02:00:00 GMT".to_owned())], list.to_string()))
+    });
+    let status = place.bare().args(["status", "--connect-timeout", "60s", "-b", &url(&place, &web)]).output();
+    assert_eq!((status.exit, status.stdout.as_str()), (Exit::Code(78), ""), "{}", status.stderr);
+    let why = "the store lists more than 100000 locks: name those to be shown";
+    assert!(status.stderr.contains(why), "{}", status.stderr);
+}
+
 /// A server forgets old states after some minutes, and then refuses to continue a list that began in one (410).
 #[test]
 fn a_list_whose_state_the_server_has_forgotten_is_continued_in_the_latest() {

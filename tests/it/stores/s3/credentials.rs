@@ -74,6 +74,34 @@ fn a_program_of_a_profile_prints_credentials() {
     assert_ran(&place, &s3, &[("AWS_PROFILE", "p")]);
 }
 
+/// As one that needs a login, which has ended.
+#[test]
+fn a_program_that_prints_no_credentials_and_a_web_identity_that_is_not_accepted_are_denied() {
+    let (place, s3) = (Place::new(), S3::lent());
+    let program = place.script("print nothing", "#!/bin/sh\necho log in >&2\nexit 1\n");
+    profile(&place, "config", &format!("[profile p]\ncredential_process = '{}'\n", program.display()));
+    let denied = run(&place, &s3, &[("AWS_PROFILE", "p")], "echo ran");
+    assert_eq!((denied.exit, denied.stdout.as_str()), (Exit::Code(77), ""), "{}", denied.stderr);
+    let why = "credentials: credential_process: it printed no credentials: run it to see why";
+    assert!(denied.stderr.contains(why), "{}", denied.stderr);
+    let file = place.write("token", "proof\n").display().to_string();
+    for (code, exit) in
+        [("ExpiredTokenException", 77), ("InvalidIdentityToken", 77), ("IDPCommunicationError", 69)]
+    {
+        let body = format!("<ErrorResponse><Error><Code>{code}</Code></Error></ErrorResponse>");
+        let web = Web::start(move |_| Some((400, Vec::new(), body.clone())));
+        let sts = format!("http://127.0.0.1:{}", web.port());
+        let identity = [
+            ("AWS_ROLE_ARN", "arn:aws:iam::1:role/x"),
+            ("AWS_WEB_IDENTITY_TOKEN_FILE", &file),
+            ("AWS_ENDPOINT_URL_STS", &sts),
+        ];
+        let refused = run(&place, &s3, &identity, "echo ran");
+        assert_eq!((refused.exit, refused.stdout.as_str()), (Exit::Code(exit), ""), "{}", refused.stderr);
+        assert!(refused.stderr.contains(code), "{}", refused.stderr);
+    }
+}
+
 #[test]
 fn a_program_of_a_profile_that_hangs_ends_with_dlock() {
     let (place, s3) = (Place::new(), S3::lent());

@@ -3,10 +3,12 @@
 use super::fake::{self, Fault, date, error, reply};
 use crate::support::dlock::Dlock;
 use crate::support::fake::Fake;
+use crate::support::place::Place;
 use crate::support::running::{Exit, Output};
 use crate::support::s3::{S3, key};
 use crate::support::web::{Answer, Web};
 use dlock::backend::ledger::Ledger;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
 fn refused(url: &str, code: i32, message: &str) {
@@ -87,6 +89,23 @@ fn what_a_store_refuses_is_said_with_what_to_do() {
     refused(&super::fake::url(denied.port()), 77, "lack the right to s3:PutObject in the bucket b");
     let unable = write(501, "NotImplemented");
     refused(&super::fake::url(unable.port()), 78, "the store does not support conditional writes");
+}
+
+/// It has another part after each one: a hostile server must not make dlock take any amount of memory.
+#[test]
+fn a_list_without_an_end_is_refused() {
+    let (keys, parts) = ("<Key>p/x.dlock</Key>".repeat(5_000), AtomicUsize::new(0));
+    let web = Web::start(move |_| {
+        let next = parts.fetch_add(1, Ordering::Relaxed);
+        let next = format!("<NextContinuationToken>{next}</NextContinuationToken>");
+        Some(reply(200, None, format!("<ListBucketResult>{keys}{next}</ListBucketResult>")))
+    });
+    let status = Place::new().bare().env("DLOCK_BACKEND", super::fake::url(web.port()));
+    let status = status.args(["status", "--connect-timeout", "60s"]).output();
+    assert_eq!((status.exit, status.stdout.as_str()), (Exit::Code(78), ""), "{}", status.stderr);
+    let why = "the store lists more than 100000 locks: name those to be shown";
+    assert!(status.stderr.contains(why), "{}", status.stderr);
+    assert_eq!(web.asked().len(), 21);
 }
 
 #[test]
