@@ -158,7 +158,9 @@ pub async fn acquire_all<'a>(
             Ok(granted) => return Ok(granted),
             Err((lock, Some(why))) => return Err((lock, why)),
             Err((lock, None)) if limits.is_retry_expired() => {
-                let error = StoreError::unreachable("was lost again while waiting for other locks");
+                let error = StoreError::unreachable(
+                    "was lost again, or renewed too late, while waiting for other locks",
+                );
                 return Err((lock, NotGranted::Failed(error)));
             }
             Err((_, None)) => {}

@@ -24,24 +24,13 @@ pub fn claim(
     claim: &Claim,
     intent: Intent,
 ) -> Decision<Attempt> {
-    limit_lost(ledger, observed);
     let late = late_in_gate(ledger, observed, claim);
     let decision = claim_by_entries(ledger, observed, claim, intent);
-    if matches!(decision, Decision::Done { value: Attempt::Busy(_), .. }) {
-        // The gate excludes the claim, but the next renewal needs the entry.
+    if !matches!(decision, Decision::PassGate(_) | Decision::Done { value: Attempt::Granted(_), .. }) {
+        // The next renewal needs the entry.
         ledger.holders.extend(late);
     }
     decision
-}
-
-/// Limits the leases of the holders whose sessions have ended to their full length from now: nobody extends them, and the clock
-/// by which they were written may have been ahead. Claims that follow find an end that is no later.
-fn limit_lost(ledger: &mut Ledger, observed: &dyn Observed) {
-    let is_lost = |holder: &&mut HolderEntry| is_in_session(observed) && observed.is_gate_replaced(holder);
-    for lost in ledger.holders.iter_mut().filter(is_lost) {
-        let Some((ends, lease)) = lost.lease_ends.zip(lost.lease) else { continue };
-        lost.lease_ends = Some(ends.min(observed.end_of(lease)));
-    }
 }
 
 /// Returns the entries of other dlocks that have expired, although their sessions keep the gate.
@@ -474,24 +463,6 @@ mod tests {
         fn is_gate_replaced(&self, _: &HolderEntry) -> bool {
             true
         }
-    }
-
-    #[test]
-    fn a_holder_whose_session_has_ended_keeps_the_lock_for_a_lease_whatever_its_clock_was() {
-        let mut ledger = Ledger::default();
-        // By a clock that was an hour ahead.
-        let ahead = Gated(3600, Gate::Passed(Some((1, 1))));
-        grant(&mut ledger, &ahead, &claim_of("dead"), Some((1, 1)), None);
-        let mut attempt = |second| {
-            let decision = claim(&mut ledger, &Ended(second), &claim_of("next"), Intent::TakeNow);
-            let ends: Vec<_> = ledger.holders.iter().filter_map(|holder| holder.lease_ends).collect();
-            (matches!(decision, Decision::PassGate(_)), ends)
-        };
-        // The end is stored by the first claim, and no later one extends it.
-        for second in [100, 110, 129] {
-            assert_eq!(attempt(second), (false, vec![Duration::from_secs(130)]), "in second {second}");
-        }
-        assert_eq!(attempt(130), (true, Vec::new()));
     }
 
     #[test]

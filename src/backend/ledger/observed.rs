@@ -249,9 +249,12 @@ impl HolderEntry {
     }
 
     /// Returns whether the session that has passed the gate for it still keeps it: nobody else has the lock, although the
-    /// lease may seem to have ended, as when the clock was set forward.
+    /// lease may seem to have ended, as when the clock was set forward. A nested hold ends with its lease.
     pub(super) fn is_in_gate(&self, observed: &dyn Observed) -> bool {
-        is_in_session(observed) && self.gate.is_some() && !observed.is_gate_replaced(self)
+        is_in_session(observed)
+            && self.family == self.ticket
+            && self.gate.is_some()
+            && !observed.is_gate_replaced(self)
     }
 
     /// Returns whether the entry still counts: its owner is alive, or the lock is kept for it.

@@ -53,6 +53,17 @@ pub(super) struct Connection {
     wire: Arc<Shared>,
 }
 
+/// Aborts a task when it is dropped, unless that is taken out of it.
+struct AbortOnDrop(Option<AbortHandle>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        if let Some(task) = self.0.take() {
+            task.abort();
+        }
+    }
+}
+
 impl Connection {
     /// Connects to a server, with TLS according to `sslmode`, and logs in.
     ///
@@ -137,10 +148,15 @@ impl Connection {
             task,
             wire,
         };
-        let table = location.table.to_string();
         let is_standby = match is_standby {
             Some(is_standby) => is_standby,
-            None => opened.is_in_recovery().await.map_err(|error| errors::meaning(&error, &table))?,
+            None => {
+                // If this future is dropped, the task would wait for the reply.
+                let mut unfinished = AbortOnDrop(Some(opened.task.clone()));
+                let asked = opened.is_in_recovery().await;
+                unfinished.0 = None;
+                asked.map_err(|error| errors::refused(&error, has_password))?
+            }
         };
         match is_standby {
             true => Err(StoreError::unreachable(errors::read_only("it is a standby"))),

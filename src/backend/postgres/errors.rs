@@ -115,18 +115,23 @@ pub(super) fn refused(error: &Error, has_password: bool) -> StoreError {
 /// its text distinguishes a fault of its configuration from a server that is down, or from too many clients
 /// (pgbouncer/src/client.c).
 fn refused_by_pooler(message: &str, described: String) -> StoreError {
-    const CONFIGURATION: [&str; 5] = [
+    const CONFIGURATION: [&str; 8] = [
         "no such database",
         "no such user",
+        "authentication database",
         "bouncer config error",
         "ssl required",
+        "unsupported options startup parameter",
         "unsupported startup parameter",
+        "username too long",
     ];
+    const DENIED: [&str; 4] =
+        ["authentication failed", "auth failed", "login rejected", "empty password returned by client"];
     let message = message.to_lowercase();
     if CONFIGURATION.iter().any(|text| message.starts_with(text)) {
         return StoreError::Config(described);
     }
-    match message.ends_with("authentication failed") || message == "auth failed" {
+    match DENIED.iter().any(|text| message.ends_with(text)) {
         true => StoreError::Denied(described),
         false => StoreError::unreachable(described),
     }

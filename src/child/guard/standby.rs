@@ -6,6 +6,7 @@ use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{ForkResult, getpid, getppid, setsid};
 
@@ -157,36 +158,64 @@ struct Remains {
     guard: i32,
 }
 
+/// Where the tree is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Root {
+    /// Below dlock, which inherits it from a guard that has died.
+    Dlock,
+    /// Below the guard, whose dlock is dead.
+    Guard,
+    /// Both are dead, and nobody knows who has inherited it.
+    Unknown,
+}
+
 impl Remains {
-    /// Returns the tree below dlock, which inherits it from a guard that has died. If dlock is dead itself, the tree is
-    /// below the guard, as long as that lives.
-    fn tree(&self) -> Tree {
-        if self.dlock_lives() {
-            Tree::below(self.dlock, self.strangers.clone())
-        } else if getppid().as_raw() == self.guard {
-            Tree::below(self.guard, HashSet::new())
-        } else {
-            // Nobody knows who has inherited it.
-            Tree::below(getpid().as_raw(), HashSet::new())
+    fn root(&self) -> Root {
+        match getppid().as_raw() {
+            parent if parent == self.guard => match self.dlock_is_dead() {
+                true => Root::Guard,
+                false => Root::Dlock,
+            },
+            // Only a process that lives inherits another one.
+            parent if parent == self.dlock => Root::Dlock,
+            _ => Root::Unknown,
+        }
+    }
+
+    fn tree(&self, root: Root) -> Tree {
+        match root {
+            Root::Dlock => Tree::below(self.dlock, self.strangers.clone()),
+            Root::Guard => Tree::below(self.guard, HashSet::new()),
+            Root::Unknown => Tree::below(getpid().as_raw(), HashSet::new()),
         }
     }
 
     /// Kills the tree. A guard whose dlock is dead has nothing left to do then.
     fn kill(&self, cgroup: Option<&Cgroup>) {
-        let mut killer = Killer::begin(self.tree(), cgroup);
-        while !killer.is_done() {
-            let pass = killer.pass();
-            // An empty pass proves something only after a while. Dead processes stay zombies, because the process that
-            // inherits them is stopped.
-            std::thread::sleep(killer.pause_after(pass).max(Duration::from_millis(5)));
-        }
-        if !self.dlock_lives() && getppid().as_raw() == self.guard {
-            let _ = sys::kill(self.guard, libc::SIGKILL);
+        loop {
+            let root = self.root();
+            let mut killer = Killer::begin(self.tree(root), cgroup);
+            while !killer.is_done() && self.root() == root {
+                let pass = killer.pass();
+                // An empty pass proves something only after a while. Dead processes stay zombies, because the process that
+                // inherits them is stopped.
+                std::thread::sleep(killer.pause_after(pass).max(Duration::from_millis(5)));
+            }
+            if self.root() == root {
+                if root == Root::Guard {
+                    let _ = sys::kill(self.guard, libc::SIGKILL);
+                }
+                return;
+            }
         }
     }
 
-    fn dlock_lives(&self) -> bool {
-        procfs::start_of(self.dlock) == self.started && !procfs::is_zombie(self.dlock)
+    /// Returns whether dlock is known to be dead: that `/proc` cannot be read proves nothing.
+    fn dlock_is_dead(&self) -> bool {
+        let another = |start: u64| self.started.is_some_and(|started| started != start);
+        sys::kill(self.dlock, 0) == Err(Errno::ESRCH)
+            || procfs::is_zombie(self.dlock)
+            || procfs::start_of(self.dlock).is_some_and(another)
     }
 }
 
@@ -200,7 +229,8 @@ fn is_dismissed(words: &mut PipeReader, remains: &Remains, deadlines: Option<Dea
             let (from, interval) = deadlines.measure_from();
             if measured_at.map_or(from, |at| at + interval) <= Moment::now() {
                 let cost;
-                (reserve, cost) = remains.tree().reserve(reserve, deadlines.takeover_for(reserve));
+                (reserve, cost) =
+                    remains.tree(remains.root()).reserve(reserve, deadlines.takeover_for(reserve));
                 measured_at = Some(Moment::now() + cost * 10);
             }
             let until = if guard_kills { deadlines.dead } else { deadlines.takeover_for(reserve) };

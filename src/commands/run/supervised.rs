@@ -84,9 +84,10 @@ impl Supervised {
     /// Returns whether the message about the end of the command, or one before, says that this lock may have been lost.
     pub(super) fn is_reported_lost(&self, lock: usize) -> bool {
         let by_stop = match &self.stopped {
-            Some(Stopped::Lost(lost, _)) => *lost == lock,
+            // What was revoked may have been removed by the operator.
+            Some(Stopped::Lost(lost, _) | Stopped::Revoked(lost, _)) => *lost == lock,
             Some(Stopped::Deadline(_) | Stopped::Guard(_)) => true,
-            Some(Stopped::Revoked(..) | Stopped::MaxRuntime(_)) | None => false,
+            Some(Stopped::MaxRuntime(_)) | None => false,
         };
         by_stop || self.locks[lock].is_lost
     }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tokio::time::timeout;
+
 use super::EtcdStore;
 use super::transaction::{commit, put_last};
 use crate::backend::StoreError;
@@ -14,6 +16,9 @@ use crate::backend::ledger::entries::{EntryStore, Fencing, Granting, Listing, ME
 use crate::backend::ledger::{Purpose, Watch};
 use crate::clock::Moment;
 use crate::lock::{Claim, LockName};
+
+/// The time for the end of a lease that nobody needs: it also ends by itself.
+const REVOKES_WITHIN: Duration = Duration::from_secs(1);
 
 /// How often a lease is extended until the replies are of the same leader.
 const HEARTBEATS: usize = 4;
@@ -259,7 +264,8 @@ impl EntryStore for EtcdStore {
         for id in left {
             self.lease.take_if(|lease| lease.id == id);
             self.rest.take_if(|rest| rest.id == id);
-            self.revoke(id).await;
+            // The removal is done, whatever becomes of this.
+            let _ = timeout(REVOKES_WITHIN, self.revoke(id)).await;
         }
         let mut nested = reply.responses.iter().filter_map(|response| response.txn.as_ref());
         let is_granted = !creates || nested.next().is_some_and(|txn| txn.succeeded);

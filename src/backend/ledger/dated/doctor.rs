@@ -19,7 +19,7 @@ use crate::random;
 /// Nothing is ever deleted: so many names, which doctor makes, are used again.
 const SCRATCH: u64 = 16;
 /// How long a scratch value is reserved after each write, in case that it is not given up.
-const RESERVED: Duration = Duration::from_secs(120);
+const RESERVED: Duration = Duration::from_secs(30);
 /// The token of this doctor, in the values that it has reserved.
 static TOKEN: LazyLock<String> = LazyLock::new(random::id);
 /// How many clients write at the same time, ...
@@ -143,7 +143,12 @@ pub async fn reserve<C: Dated>(
             return Ok(Some(number));
         }
     }
-    diagnosis.found(Finding::ok("conditions", "not tried: other doctors are at work, so try it again later"));
+    diagnosis.found(Finding::warning(
+        "conditions",
+        "not tested: other runs of dlock doctor are in progress",
+        "faults of the store would not be noticed",
+        "try again later",
+    ));
     Ok(None)
 }
 

@@ -18,7 +18,7 @@ use crate::clock::Moment;
 use crate::lock::{Claim, Holder, LockName};
 use crate::random;
 
-/// The most locks that are listed: a server may name ever more of them, in one part of the list after the other.
+/// The most locks that are listed: a hostile server could return pages without end.
 const MOST_LISTED: usize = 100_000;
 /// What was read longer ago is read again.
 const FRESH: Duration = Duration::from_secs(10);
@@ -31,7 +31,9 @@ pub fn check_count(listed: usize) -> Result<(), StoreError> {
     if listed <= MOST_LISTED {
         return Ok(());
     }
-    Err(StoreError::Config(format!("the store lists more than {MOST_LISTED} locks: name those to be shown")))
+    Err(StoreError::Config(format!(
+        "the store has more than {MOST_LISTED} locks, which is too many to list: name those that are meant"
+    )))
 }
 
 /// A client of dated values. If it ends without a release, its hold ends with its lease, and its queue position when its turn

@@ -42,8 +42,8 @@ impl ZooKeeperStore {
         Entry { order: node.order, version, lease_ends: None, value }
     }
 
-    /// Notes the value of the own node, or, if another client has overwritten it, restores the one that was noted: the node
-    /// still belongs to this session, and a client of Curator that overwrites it asks for its end.
+    /// Notes the value of the own node, or, if a client of Curator has overwritten it to ask for its end, restores the one
+    /// that was noted, with a revocation: the node still belongs to this session.
     pub(super) fn restore_own(&mut self) {
         let session = self.client.session();
         let Some(own) = &mut self.own else { return };
@@ -54,10 +54,13 @@ impl ZooKeeperStore {
             own.value.clone_from(&stored.value);
             return;
         }
+        if !stored.is_revocation {
+            return;
+        }
         stored.value.clone_from(&own.value);
         let holders = stored.value.iter_mut().flat_map(|value| &mut value.holders);
         // Those inside the hold end with its owner.
-        for holder in holders.filter(|holder| stored.is_revocation && holder.ticket == 0) {
+        for holder in holders.filter(|holder| holder.ticket == 0) {
             holder.revoked.get_or_insert_with(|| Revocation { by: REVOKER.to_owned(), reason: None });
         }
     }

@@ -13,7 +13,8 @@ impl Supervision<'_> {
     pub(super) fn on_keeper(&mut self, lock: usize, event: keeper::Event) {
         match event {
             keeper::Event::Renewed { validity, took } => {
-                let is_too_late = matches!(self.supervised.stopped, Some(Stopped::Deadline(_)));
+                let is_too_late =
+                    matches!(self.supervised.stopped, Some(Stopped::Deadline(late)) if late == lock);
                 let supervised = &mut self.supervised.locks[lock];
                 supervised.note_renewal(validity, took);
                 // It is why the command is being stopped.

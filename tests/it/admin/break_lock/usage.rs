@@ -49,7 +49,7 @@ fn a_pattern_is_rejected_and_an_escaped_one_is_a_name() {
         let output = super::breaking_of(&store, r"ha\*").output();
         let line = format!("ha* on {} is free\n", store.url());
         assert_eq!(output.outcome(), (Exit::Code(0), line.as_str(), ""));
-        // The name may have 200 bytes, and not its escaped form.
+        // The limit of 200 bytes applies to the name, not to its escaped form.
         let output = super::breaking_of(&store, &r"\*".repeat(120)).output();
         let line = format!("{} on {} is free\n", "*".repeat(120), store.url());
         assert_eq!(output.outcome(), (Exit::Code(0), line.as_str(), ""));

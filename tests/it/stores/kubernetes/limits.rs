@@ -122,7 +122,7 @@ fn a_list_without_an_end_is_refused() {
     });
     let status = place.bare().args(["status", "--connect-timeout", "60s", "-b", &url(&place, &web)]).output();
     assert_eq!((status.exit, status.stdout.as_str()), (Exit::Code(78), ""), "{}", status.stderr);
-    let why = "the store lists more than 100000 locks: name those to be shown";
+    let why = "the store has more than 100000 locks, which is too many to list: name those that are meant";
     assert!(status.stderr.contains(why), "{}", status.stderr);
 }
 

@@ -45,7 +45,7 @@ fn a_killed_connection_stops_the_command_at_once() {
     server.await_free("x");
 }
 
-/// Nor is the server that has gone waited for.
+/// dlock does not wait for the server to return.
 #[test]
 fn the_end_of_the_server_stops_the_command_at_once() {
     let mut server = MariaDb::start_with(Plan::default());

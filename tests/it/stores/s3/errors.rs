@@ -103,7 +103,7 @@ fn a_list_without_an_end_is_refused() {
     let status = Place::new().bare().env("DLOCK_BACKEND", super::fake::url(web.port()));
     let status = status.args(["status", "--connect-timeout", "60s"]).output();
     assert_eq!((status.exit, status.stdout.as_str()), (Exit::Code(78), ""), "{}", status.stderr);
-    let why = "the store lists more than 100000 locks: name those to be shown";
+    let why = "the store has more than 100000 locks, which is too many to list: name those that are meant";
     assert!(status.stderr.contains(why), "{}", status.stderr);
     assert_eq!(web.asked().len(), 21);
 }

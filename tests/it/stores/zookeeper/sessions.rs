@@ -81,26 +81,6 @@ fn a_client_of_curator_revokes_a_hold() {
     }
 }
 
-/// Its node is known by its session.
-#[test]
-fn a_node_that_another_client_overwrites_is_still_ours() {
-    let zookeeper = ZooKeeper::lent();
-    let text = "echo ready; read line; echo done";
-    let mut run = run(&zookeeper).stdin(std::process::Stdio::piped()).sh(text).spawn();
-    run.await_ready();
-    let mut session = up_to_date(&zookeeper);
-    let [node] = session.children("/dlock/x").unwrap().try_into().unwrap();
-    session.set(&format!("/dlock/x/{node}"), "other").unwrap();
-    throughout(Duration::from_secs(5), "the command runs", || {
-        run.assert_running();
-        true
-    });
-    drop(run.take_stdin());
-    assert_eq!(run.wait().outcome(), (Exit::Code(0), "ready\ndone\n", ""));
-    assert_eq!(session.children("/dlock/x").unwrap(), [""; 0]);
-    session.close().unwrap();
-}
-
 /// F36
 #[test]
 fn a_session_continues_at_another_server() {
