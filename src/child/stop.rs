@@ -171,10 +171,9 @@ impl Stop {
             }
             Input::Arm(deadlines) => {
                 let is_accepted = match self.phase {
-                    Phase::Running | Phase::Lingering => true,
+                    // Also while it is killed: whether it is dead in time depends on them.
+                    Phase::Running | Phase::Lingering | Phase::Killing => true,
                     Phase::Terminating { accepts_renewals, .. } => accepts_renewals,
-                    // Whether the tree is dead in time depends on them.
-                    Phase::Killing => true,
                     Phase::Parked | Phase::Done => false,
                 };
                 if is_accepted {

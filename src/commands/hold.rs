@@ -102,10 +102,9 @@ impl<'a> Hold<'a> {
     /// Returns the failure that the lock is no longer held, with the current holder.
     pub(super) async fn lost(&mut self) -> Failure {
         let plan = self.plan;
-        match look(&mut *self.store, &plan.name, Some(&plan.token), plan.target.connect_timeout).await {
-            Ok(state) => not_owned(&plan.name, Some(&state.holders), plan.target.store.display()),
-            Err(_) => not_owned(&plan.name, None, plan.target.store.display()),
-        }
+        let state = look(&mut *self.store, &plan.name, Some(&plan.token), plan.target.connect_timeout).await;
+        let holders = state.as_ref().ok().map(|state| state.holders.as_slice());
+        not_owned(&plan.name, holders, plan.target.store.display())
     }
 
     /// The claim of the hold, as far as stores need it, with a lease of this length.

@@ -248,8 +248,8 @@ impl HolderEntry {
         self.lease_ends.is_none_or(|ends| observed.now().clock < ends) && !observed.is_holder_dead(self)
     }
 
-    /// Returns whether the session that has passed the gate for it still keeps it: nobody else has the lock, although the
-    /// lease may seem to have ended, as when the clock was set forward. A nested hold ends with its lease.
+    /// Returns whether its session still has the gate. Then nobody else holds the lock, even if the lease seems to have
+    /// expired, as when the clock was set forward. A nested hold ends with its lease.
     pub(super) fn is_in_gate(&self, observed: &dyn Observed) -> bool {
         is_in_session(observed)
             && self.family == self.ticket

@@ -165,7 +165,7 @@ enum Root {
     Dlock,
     /// Below the guard, whose dlock is dead.
     Guard,
-    /// Both are dead, and nobody knows who has inherited it.
+    /// Both are dead, and it is unknown which process has inherited it.
     Unknown,
 }
 

@@ -225,6 +225,13 @@ mod on_redis {
         let _ = waitpid(Pid::from_raw(guard), Some(WaitPidFlag::__WALL));
     }
 
+    /// Waits until the guard has a spare.
+    #[track_caller]
+    fn spare_of(guard: i32) -> process::Stat {
+        let is_spare = |child: &process::Stat| child.comm == "lock-guard" && child.is_alive();
+        eventually(SOON, "a spare", || process::children(guard).into_iter().find(is_spare))
+    }
+
     /// Stops dlock, and sends its guard a signal once that has a spare: the tree is dead before the lock is free, and dlock ends so.
     #[track_caller]
     fn assert_dead_in_time(
@@ -236,8 +243,7 @@ mod on_redis {
     ) {
         let guard = run.guard();
         run.signal(Signal::SIGSTOP);
-        let is_spare = |child: &process::Stat| child.comm == "lock-guard" && child.is_alive();
-        let spare = eventually(SOON, "a spare", || process::children(guard).into_iter().find(is_spare));
+        let spare = spare_of(guard);
         process::send(guard, signal);
         store.await_death_under_lock(inherited_lock);
         if signal == Signal::SIGSTOP {
@@ -331,8 +337,7 @@ mod on_redis {
         run.await_ready();
         let guard = run.guard();
         run.signal(Signal::SIGSTOP);
-        let is_spare = |child: &process::Stat| child.comm == "lock-guard" && child.is_alive();
-        until(SOON, "a spare", || process::children(guard).iter().any(is_spare));
+        spare_of(guard);
         process::send(guard, Signal::SIGSTOP);
         until(SOON, "a stopped guard", || process::wholly_stopped(guard));
         run.signal(Signal::SIGKILL);

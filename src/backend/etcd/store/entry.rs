@@ -17,7 +17,7 @@ use crate::backend::ledger::{Purpose, Watch};
 use crate::clock::Moment;
 use crate::lock::{Claim, LockName};
 
-/// The time for the end of a lease that nobody needs: it also ends by itself.
+/// The time limit for revoking a lease that is no longer needed; it expires by itself in any case.
 const REVOKES_WITHIN: Duration = Duration::from_secs(1);
 
 /// How often a lease is extended until the replies are of the same leader.

@@ -138,7 +138,7 @@ pub async fn reserve<C: Dated>(
         }
         let (version, now) = (before.found.version.as_ref(), at(before.time));
         let written = write_ledger(client, &key, version, &held(&TOKEN, now, RESERVED), now).await?;
-        // If the write fails although nobody was faster, the checks say so.
+        // If the write fails without a competing one, the checks report it.
         if written.is_some() || !is_reserved(&client.read(&key).await?) {
             return Ok(Some(number));
         }
@@ -169,7 +169,7 @@ pub async fn give_up<C: Dated>(client: &mut C, key: &str) {
     }
 }
 
-/// Returns a ledger with a holder, whose lease ends so long from now.
+/// Returns a ledger with one holder, whose lease has this length from now on.
 pub fn held(token: &str, now: Now, lease: Duration) -> Ledger {
     let mut ledger = Ledger::of_foreign_holder(now.wall);
     for holder in &mut ledger.holders {

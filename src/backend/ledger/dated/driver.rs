@@ -190,7 +190,7 @@ impl<C: Dated> DatedStore<C> {
         if C::IS_SHARED && is_left {
             change = change.or(Some(backend::Change::OurTurn));
         } else if C::IS_SHARED && is_free && self.poller.is_second() {
-            // Nobody has called the first one, which may be dead: the claim of this one does.
+            // The first waiter may be dead, and has not been called: a claim of the second one calls it.
             change = change.or(Some(backend::Change::Soon(CLAIM_WITHIN)));
         } else if change.is_none()
             && !ledger.is_some_and(|ledger| self.poller.is_behind_call(&name, ledger))

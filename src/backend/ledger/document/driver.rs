@@ -221,9 +221,9 @@ enum Progress {
     Stored,
 }
 
-/// Returns the error of a change of which a step has failed. What an earlier step has stored has to be removed, although the last
-/// one stored nothing. A claim that failed for good leaves the gate that it has passed, if that has a lease: otherwise nobody would
-/// have the lock until that ends.
+/// Returns the error of a change of which a step has failed: it is marked as perhaps applied if an earlier step has stored
+/// something. A claim that failed for good leaves the gate that it has passed, if that has a lease: otherwise the gate would be
+/// closed until the lease expires, although nobody holds the lock.
 async fn after_a_step<S: DocumentStore>(
     store: &mut S,
     purpose: &Purpose,

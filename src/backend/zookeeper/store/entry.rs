@@ -7,7 +7,7 @@ use crate::backend::zookeeper::message::Stat;
 use crate::backend::zookeeper::node::{Node, Stored, entitled, set_orders, version, wait_instead};
 use crate::lock::{Mode, Revocation};
 
-/// Who has written a revocation that names nobody.
+/// The author of a revocation that does not name one.
 const REVOKER: &str = "a client of Curator";
 
 impl ZooKeeperStore {

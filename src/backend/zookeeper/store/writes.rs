@@ -259,11 +259,10 @@ impl ZooKeeperStore {
                 Write::Swap { order, value, .. } => {
                     let node = self.nodes.iter_mut().find(|node| node.order == *order);
                     let Some((node, stat)) = node.zip(done.stat) else { continue };
-                    let (value, is_revocation) = (value.clone(), false);
-                    let is_its = value.holders.iter().any(|holder| purpose.is_of(&holder.token));
-                    node.stored = Some(Box::new(Stored { stat, value: Some(value), is_revocation }));
+                    let stored = Stored { stat, value: Some(value.clone()), is_revocation: false };
+                    node.stored = Some(Box::new(stored));
                     self.held_in.take_if(|held_in| *held_in == node.name);
-                    if is_its {
+                    if value.holders.iter().any(|holder| purpose.is_of(&holder.token)) {
                         self.held_in = Some(node.name.clone());
                     }
                 }

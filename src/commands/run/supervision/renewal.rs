@@ -17,12 +17,12 @@ impl Supervision<'_> {
                     matches!(self.supervised.stopped, Some(Stopped::Deadline(late)) if late == lock);
                 let supervised = &mut self.supervised.locks[lock];
                 supervised.note_renewal(validity, took);
-                // It is why the command is being stopped.
+                // Otherwise the failure is why the command is being stopped.
                 if !is_too_late {
                     supervised.trouble = None;
-                }
-                if std::mem::take(&mut supervised.has_warned) && !is_too_late {
-                    self.run.reporter.renewed(&supervised.name, self.run.plan.target.store.display());
+                    if std::mem::take(&mut supervised.has_warned) {
+                        self.run.reporter.renewed(&supervised.name, self.run.plan.target.store.display());
+                    }
                 }
                 self.checked = false;
                 if let Some(deadlines) = self.deadlines() {

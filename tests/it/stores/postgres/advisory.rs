@@ -45,7 +45,7 @@ fn a_terminated_session_ends_the_command_at_once() {
     holder.marker().await_end();
 }
 
-/// Nor is the server that has gone waited for.
+/// dlock does not wait for the server to return.
 #[test]
 fn the_end_of_the_server_ends_the_command_at_once() {
     let (mut server, place) = (Postgres::start(), Place::new());
