@@ -78,8 +78,7 @@ pub(super) fn version(stat: &Stat) -> u64 {
 
 /// Parses the node in a reply. Returns `None` if the node does not exist.
 pub(super) fn stored(name: &LockName, path: &str, reply: &Reply) -> Result<Option<Stored>, StoreError> {
-    let Some(mut reader) = reply.found(path)? else { return Ok(None) };
-    let (data, stat) = (reader.bytes()?, reader.stat()?);
+    let Some((data, stat)) = content(path, reply)? else { return Ok(None) };
     let value = match Ledger::parse(data) {
         Ok(value) if !value.is_idle() => Some(value),
         // A dlock holds or waits with its node, or removes it.
@@ -94,9 +93,13 @@ pub(super) type Document = (Stat, Result<Ledger, Unreadable>);
 
 /// Likewise, whatever its value is: it is not known that a dlock has written it.
 pub(super) fn document(path: &str, reply: &Reply) -> Result<Option<Document>, StoreError> {
+    Ok(content(path, reply)?.map(|(data, stat)| (stat, Ledger::parse(data))))
+}
+
+/// Returns the data and the metadata of the node in a reply. Returns `None` if the node does not exist.
+fn content<'a>(path: &str, reply: &'a Reply) -> Result<Option<(&'a [u8], Stat)>, StoreError> {
     let Some(mut reader) = reply.found(path)? else { return Ok(None) };
-    let (data, stat) = (reader.bytes()?, reader.stat()?);
-    Ok(Some((stat, Ledger::parse(data))))
+    Ok(Some((reader.bytes()?, reader.stat()?)))
 }
 
 /// Returns the nodes below a lock, in the order of their numbers.
