@@ -52,6 +52,8 @@ pub struct Stat {
     pub start: u64,
     /// The signals 1 to 31 that it blocks, ignores or catches, with bit N-1 for signal N.
     not_default: u64,
+    /// The kernel has begun to end it: it forks nothing more.
+    is_ending: bool,
 }
 
 impl Stat {
@@ -63,16 +65,16 @@ impl Stat {
         let stat = read(format!("/proc/{pid}/stat")).ok()?;
         // The name, in parentheses, may contain anything.
         let mut fields = stat[stat.rfind(')')? + 1..].split_ascii_whitespace();
-        Some(Stat {
-            state: fields.next()?.chars().next()?,
-            parent: fields.next()?.parse().ok()?,
-            group: fields.next()?.parse().ok()?,
-            start: fields.nth(16)?.parse().ok()?,
-            not_default: {
-                let mut set = |skipped| fields.nth(skipped)?.parse::<u64>().ok();
-                set(9)? | set(0)? | set(0)?
-            },
-        })
+        let state = fields.next()?.chars().next()?;
+        let parent = fields.next()?.parse().ok()?;
+        let group = fields.next()?.parse().ok()?;
+        let mut number = |skipped| fields.nth(skipped)?.parse::<u64>().ok();
+        let flags = number(3)?;
+        let start = number(12)?;
+        let pending = number(8)?;
+        let not_default = number(0)? | number(0)? | number(0)?;
+        let is_ending = flags & (PF_EXITING | PF_SIGNALED) != 0 || pending & bit(libc::SIGKILL) != 0;
+        Some(Stat { state, parent, group, start, not_default, is_ending })
     }
 
     /// Returns whether the default action of a signal is taken as soon as it is sent; `None` for a real-time signal, which
@@ -81,6 +83,10 @@ impl Stat {
         (signal < 32).then_some(self.not_default & bit(signal) == 0)
     }
 }
+
+/// Flags of a process that is ending, and of one that a signal ends (`linux/sched.h`).
+const PF_EXITING: u64 = 0x4;
+const PF_SIGNALED: u64 = 0x400;
 
 /// A point in time with which the start of any process can be compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,6 +127,13 @@ impl Mark {
 /// live on.
 pub fn is_zombie(pid: i32) -> bool {
     Stat::of(pid).is_some_and(|stat| matches!(stat.state, 'Z' | 'X')) && threads_of(pid) <= 1
+}
+
+/// Returns whether a process is gone, or the kernel has begun to end it: when a signal is sent whose default action that is,
+/// the kernel at once adds SIGKILL for each thread, unless the process is stopped or traced, or the signal dumps core.
+pub fn is_ending(pid: i32) -> bool {
+    // Between two fields of one reading, SIGKILL may be taken, and the flags follow.
+    (0..2).any(|_| Stat::of(pid).is_none_or(|stat| stat.is_ending))
 }
 
 /// Returns the parent of a process.
@@ -318,7 +331,7 @@ mod tests {
     use super::*;
 
     fn started_at(start: u64) -> Stat {
-        Stat { state: 'S', parent: 1, group: 1, start, not_default: 0 }
+        Stat { state: 'S', parent: 1, group: 1, start, not_default: 0, is_ending: false }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use nix::errno::Errno;
 
 use super::procfs::{self, Mark, Stat};
-use super::signals::ends_by_default;
+use super::signals::{dumps_core, ends_by_default};
 use super::tree::{Member, Next, Tree, is_over};
 use crate::clock::Moment;
 
@@ -28,18 +28,10 @@ pub(super) struct Terminator {
     began: Option<Mark>,
     /// The moment before the first signal to a process that does not die of it at once, and may fork afterwards.
     first_handled: Option<Mark>,
-    /// Every process that has received the signal or was spared.
-    known: HashMap<i32, Fate>,
+    /// Every process that has received the signal or was spared, with the moment from which on its children are spared;
+    /// `None` if it does not clean up, because it dies of the signal or may not be signalled.
+    known: HashMap<i32, Option<Mark>>,
     quiet_passes: u32,
-}
-
-/// What became of a process.
-#[derive(Clone, Copy)]
-struct Fate {
-    /// Children that were forked after this moment are spared,
-    at: Mark,
-    /// unless it forks nothing after the signal, because it dies of it.
-    dies: bool,
 }
 
 /// A process that a pass has found and that was not known.
@@ -47,6 +39,20 @@ pub(super) struct Newcomer {
     member: Member,
     /// `None` if it is hidden from this process.
     stat: Option<Stat>,
+}
+
+impl Newcomer {
+    /// Returns whether it seemed to leave the default action to the signal, which is to end it.
+    fn may_die_of(&self, signal: i32) -> bool {
+        let pid = self.member.pid;
+        let has_default_action = |stat: Stat| match stat.is_default(signal) {
+            Some(is_default) => is_default,
+            None => procfs::signals_of(pid).is_some_and(|signals| signals.is_default(signal)),
+        };
+        ends_by_default(signal)
+            && self.stat.is_some_and(has_default_action)
+            && !(dumps_core(signal) && procfs::is_in_sigwait(pid))
+    }
 }
 
 impl Terminator {
@@ -89,16 +95,13 @@ impl Terminator {
             }
             let pid = newcomer.member.pid;
             if !self.is_to_receive(newcomer, began) {
-                self.known.insert(pid, Fate { at: began, dies: false });
+                self.known.insert(pid, Some(began));
                 continue;
             }
             let has_received = has_received(pid);
-            let dies = newcomer.stat.is_some_and(|stat| dies_of(self.signal, pid, &stat));
+            let may_die = newcomer.may_die_of(self.signal);
             // Before the signal: when that is sent, its handler may fork before this process runs again.
-            let at = if dies || has_received { began } else { Mark::now() };
-            if !dies {
-                self.first_handled.get_or_insert(at);
-            }
+            let at = if has_received { began } else { Mark::now() };
             let sent = if has_received { Ok(()) } else { self.tree.signal(newcomer.member, &signals) };
             match sent {
                 Ok(()) => count += 1,
@@ -107,7 +110,13 @@ impl Terminator {
                 Err(Errno::EPERM) if !procfs::is_zombie(pid) => not_permitted.push(pid),
                 Err(_) => {}
             }
-            self.known.insert(pid, Fate { at, dies });
+            // After the signal: the process may have begun to handle it since it was found.
+            let dies = may_die && (dumps_core(self.signal) || procfs::is_ending(pid));
+            let cleans_up = sent.is_ok() && !dies;
+            if cleans_up {
+                self.first_handled.get_or_insert(at);
+            }
+            self.known.insert(pid, cleans_up.then_some(at));
         }
         self.quiet_passes = if count == 0 { self.quiet_passes + 1 } else { 0 };
         not_permitted
@@ -118,7 +127,7 @@ impl Terminator {
         let Some(stat) = newcomer.stat else { return true };
         let existed_at = |mark: Mark| mark.is_after_start(newcomer.member.pid, &stat);
         let was_forked_before = match self.known.get(&newcomer.member.parent) {
-            Some(parent) => parent.dies || existed_at(parent.at),
+            Some(cleans_up_from) => cleans_up_from.is_none_or(existed_at),
             None => self.first_handled.is_none_or(existed_at),
         };
         was_forked_before || existed_at(began)
@@ -134,14 +143,4 @@ impl Terminator {
         self.known.remove(&pid);
         self.tree.forget(pid);
     }
-}
-
-/// Returns whether the process dies of this signal as soon as it is sent, and forks nothing after that: the kernel makes a
-/// fork fail that has not been completed by then.
-fn dies_of(signal: i32, pid: i32, stat: &Stat) -> bool {
-    let has_default_action = || match stat.is_default(signal) {
-        Some(is_default) => is_default,
-        None => procfs::signals_of(pid).is_some_and(|signals| signals.is_default(signal)),
-    };
-    ends_by_default(signal) && has_default_action() && !procfs::is_in_sigwait(pid)
 }

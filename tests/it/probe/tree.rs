@@ -282,29 +282,44 @@ pub fn families(count: usize, file: &str, options: &[&str]) -> ! {
 pub fn breed(count: usize, file: &str) -> ! {
     /// Each parent has no more than that many children.
     const MANY: usize = 100;
-    /// Processes that only take time to be found, so that more is forked meanwhile.
+    /// Processes that only take time to be found and to be signalled, so that more is forked meanwhile. They are younger than
+    /// the parents, and so come before the children.
     const BALLAST: usize = 400;
-    if fork() {
-        for _ in 0..BALLAST {
-            if fork() {
-                pause_for_ever();
-            }
-        }
-        pause_for_ever();
-    }
-    for _ in 0..count {
+    const PERIOD: Duration = Duration::from_millis(20);
+    /// SIGTERM ends a child for that long, and is then blocked for longer before the child waits for it: some children are
+    /// found while it would end them, and survive it.
+    const PREPARATION: Duration = Duration::from_millis(20);
+    for index in 0..count {
         if fork() {
+            // They fork in turn, not all at the same moment.
+            std::thread::sleep(PERIOD / count as u32 * index as u32);
             for _ in 0..MANY {
                 if fork() {
+                    std::thread::sleep(PREPARATION);
                     block_term();
                     note(file, "born");
+                    std::thread::sleep(5 * PREPARATION);
                     count_terms(file)
                 }
-                std::thread::sleep(Duration::from_millis(20));
+                std::thread::sleep(PERIOD);
             }
             pause_for_ever();
         }
     }
+    let (mut prepared, announce) = std::io::pipe().unwrap();
+    if fork() {
+        drop(prepared);
+        for _ in 0..BALLAST {
+            if fork() {
+                drop(announce);
+                pause_for_ever();
+            }
+        }
+        drop(announce);
+        pause_for_ever();
+    }
+    drop(announce);
+    prepared.read_to_end(&mut Vec::new()).unwrap();
     while std::fs::metadata(file).map_or(0, |metadata| metadata.len()) == 0 {
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -328,6 +343,8 @@ fn count_terms(file: &str) -> ! {
         if fork() {
             watch_for_term(file, "cleaning");
         }
+        // Long enough to be found with the orphan below it.
+        std::thread::sleep(Duration::from_millis(30));
         leave(0);
     }
     reap_one();
