@@ -64,12 +64,12 @@ pub enum ToGuard {
     Received(i32),
     /// Forward this signal to the command.
     Forward(i32),
-    /// The stop signal now, SIGKILL at this moment.
+    /// The stop signal now, SIGKILL at this moment. The guard replies as to a ping.
     Terminate {
         /// When SIGKILL follows.
         kill_at: Moment,
     },
-    /// SIGKILL now.
+    /// SIGKILL now. The guard replies as to a ping.
     Kill,
     /// A ping; the guard replies at once with [`FromGuard::Pong`].
     Ping,

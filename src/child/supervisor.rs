@@ -206,7 +206,7 @@ impl Supervisor {
         }
         let guard = self.guard_state();
         self.heartbeat.expect_soon(Moment::now(), guard);
-        self.ping();
+        self.heartbeat.note_ping();
     }
 
     fn ping(&mut self) {

@@ -39,13 +39,16 @@ impl Guard {
             }
             ToGuard::Received(signal) => self.command.note_end_signal(signal),
             ToGuard::Forward(signal) => self.forward(signal),
-            ToGuard::Terminate { kill_at } => self.terminate_by = Some(kill_at),
-            ToGuard::Kill => self.act(Input::Kill),
-            ToGuard::Ping => {
-                self.dlock.queue(&FromGuard::Pong);
-                self.dlock.flush();
-                self.standby.note_ping();
+            // The reply comes first: a large tree takes seconds to signal.
+            ToGuard::Terminate { kill_at } => {
+                self.reply();
+                self.act(Input::Terminate { kill_at });
             }
+            ToGuard::Kill => {
+                self.reply();
+                self.act(Input::Kill);
+            }
+            ToGuard::Ping => self.reply(),
             ToGuard::Continue { foreground } => {
                 if foreground {
                     self.terminal.give_to(self.command.pid);
@@ -55,6 +58,12 @@ impl Guard {
                 }
             }
         }
+    }
+
+    fn reply(&mut self) {
+        self.dlock.queue(&FromGuard::Pong);
+        self.dlock.flush();
+        self.standby.note_ping();
     }
 
     /// dlock lets the command run right after sending this message: so the guard has the deadline before the command's
