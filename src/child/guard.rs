@@ -56,6 +56,9 @@ pub(super) struct Guard {
     wake_dlock_until: Option<Moment>,
     /// When to measure the tree: a renewal is late.
     measure_at: Option<Moment>,
+    /// dlock has asked for the stop signal, with SIGKILL at this moment. The messages that it has sent since come first: a
+    /// large tree takes seconds to signal.
+    terminate_by: Option<Moment>,
     /// Set once the stop signal has been decided.
     terminating: Option<Terminating>,
     /// Set once SIGKILL has been decided.
@@ -105,6 +108,7 @@ impl Guard {
             failed: false,
             wake_dlock_until: None,
             measure_at: None,
+            terminate_by: None,
             terminating: None,
             killing: None,
             reported_pids: Vec::new(),
@@ -149,6 +153,9 @@ impl Guard {
 
     fn turn(&mut self, event_wait: &EventWait) {
         self.read_messages();
+        if let Some(kill_at) = self.terminate_by.take() {
+            self.act(Input::Terminate { kill_at });
+        }
         let more_to_reap = self.reap();
         self.act(Input::Tick);
         self.settle();

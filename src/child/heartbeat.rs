@@ -74,12 +74,12 @@ impl Heartbeat {
         false
     }
 
-    /// Notes that a ping was sent.
-    pub(super) fn note_ping(&mut self) {
+    /// Notes that a message was sent to which the guard replies.
+    pub(super) fn note_request(&mut self) {
         self.sent += 1;
     }
 
-    /// Notes that the next ping needs a prompt reply; a stopped guard will not reply.
+    /// Notes that the next such message needs a prompt reply; a stopped guard will not reply.
     pub(super) fn expect_soon(&mut self, now: Moment, guard: GuardState) {
         let limit = match guard {
             GuardState::Stopped => Duration::ZERO,
@@ -148,9 +148,9 @@ mod tests {
     fn a_guard_that_has_to_stop_the_tree_replies_promptly() {
         let mut heartbeat = Heartbeat::default();
         heartbeat.begin(at(0));
-        heartbeat.note_ping();
+        heartbeat.note_request();
         heartbeat.expect_soon(at(500), GuardState::Running);
-        heartbeat.note_ping();
+        heartbeat.note_request();
         heartbeat.note_reply();
         assert!(!heartbeat.is_missed(at(1000), GuardState::Running));
         assert!(!heartbeat.is_missed(at(2000), GuardState::Running));

@@ -50,9 +50,9 @@ pub struct Stat {
     pub group: i32,
     /// Its start time, in clock ticks since boot.
     pub start: u64,
-    /// The signals 1 to 31 that it blocks, ignores or catches, with bit N-1 for signal N.
+    /// The signals 1 to 31 that it ignores or catches, with bit N-1 for signal N.
     not_default: u64,
-    /// The kernel has begun to end it: it forks nothing more.
+    /// The kernel has begun to end it, or its only thread ends: it forks nothing more.
     is_ending: bool,
 }
 
@@ -70,21 +70,24 @@ impl Stat {
         let group = fields.next()?.parse().ok()?;
         let mut number = |skipped| fields.nth(skipped)?.parse::<u64>().ok();
         let flags = number(3)?;
-        let start = number(12)?;
+        let threads = number(10)?;
+        let start = number(1)?;
         let pending = number(8)?;
-        let not_default = number(0)? | number(0)? | number(0)?;
-        let is_ending = flags & (PF_EXITING | PF_SIGNALED) != 0 || pending & bit(libc::SIGKILL) != 0;
+        let not_default = number(1)? | number(0)?;
+        // The first thread may end before the others.
+        let exits = flags & PF_EXITING != 0 && threads <= 1;
+        let is_ending = exits || flags & PF_SIGNALED != 0 || pending & bit(libc::SIGKILL) != 0;
         Some(Stat { state, parent, group, start, not_default, is_ending })
     }
 
-    /// Returns whether the default action of a signal is taken as soon as it is sent; `None` for a real-time signal, which
-    /// these fields do not include.
+    /// Returns whether it leaves the default action to a signal, which it may block; `None` for a real-time signal, which these
+    /// fields do not include.
     pub fn is_default(&self, signal: i32) -> Option<bool> {
         (signal < 32).then_some(self.not_default & bit(signal) == 0)
     }
 }
 
-/// Flags of a process that is ending, and of one that a signal ends (`linux/sched.h`).
+/// Flags of a thread that is ending, and of one that a signal ends (`linux/sched.h`).
 const PF_EXITING: u64 = 0x4;
 const PF_SIGNALED: u64 = 0x400;
 
@@ -111,16 +114,28 @@ impl Mark {
         Mark { ticks, newest: newest().filter(|newest| *newest > 0) }
     }
 
+    /// Returns the earlier one of two moments.
+    pub fn earlier(self, other: Mark) -> Mark {
+        let other_is_earlier = match (other.newest, self.newest) {
+            (Some(pid), Some(newest)) if other.ticks.abs_diff(self.ticks) <= 1 => is_up_to(pid, newest),
+            _ => other.ticks <= self.ticks,
+        };
+        if other_is_earlier { other } else { self }
+    }
+
     /// Returns whether the process was started before this moment. Pids are assigned in ascending order, which decides where
     /// the start time is too coarse.
     pub fn is_after_start(&self, pid: i32, stat: &Stat) -> bool {
         match self.newest {
-            Some(newest) if stat.start.abs_diff(self.ticks) <= 1 => {
-                (pid <= newest) == (pid.abs_diff(newest) < FAR)
-            }
+            Some(newest) if stat.start.abs_diff(self.ticks) <= 1 => is_up_to(pid, newest),
             _ => stat.start <= self.ticks,
         }
     }
+}
+
+/// Returns whether a pid was assigned before another one, or is that, if both were assigned within some ticks.
+fn is_up_to(pid: i32, other: i32) -> bool {
+    (pid <= other) == (pid.abs_diff(other) < FAR)
 }
 
 /// Returns whether a process has ended and waits to be reaped. Its first thread may have ended before the others, which
@@ -129,11 +144,15 @@ pub fn is_zombie(pid: i32) -> bool {
     Stat::of(pid).is_some_and(|stat| matches!(stat.state, 'Z' | 'X')) && threads_of(pid) <= 1
 }
 
-/// Returns whether a process is gone, or the kernel has begun to end it: when a signal is sent whose default action that is,
-/// the kernel at once adds SIGKILL for each thread, unless the process is stopped or traced, or the signal dumps core.
+/// Returns whether a process is gone, or the kernel has begun to end it. When a signal is sent whose default action ends the
+/// process, that usually begins at once; if the process is stopped or traced, has other signals pending, or blocks
+/// this one, or if a core is dumped, it begins when the process takes the signal.
 pub fn is_ending(pid: i32) -> bool {
-    // Between two fields of one reading, SIGKILL may be taken, and the flags follow.
-    (0..2).any(|_| Stat::of(pid).is_none_or(|stat| stat.is_ending))
+    match Stat::of(pid) {
+        Some(stat) => stat.is_ending,
+        // Nor is it there if no descriptor is left to read that.
+        None => !Path::new(&format!("/proc/{pid}")).exists(),
+    }
 }
 
 /// Returns the parent of a process.
@@ -204,7 +223,12 @@ impl Signals {
 
     /// Returns whether the kernel takes its default action as soon as it is sent.
     pub fn is_default(&self, signal: i32) -> bool {
-        (self.blocked | self.ignored | self.caught) & bit(signal) == 0
+        self.leaves_default(signal) && self.blocked & bit(signal) == 0
+    }
+
+    /// Returns whether its default action is left to it, as soon as it is not blocked.
+    pub fn leaves_default(&self, signal: i32) -> bool {
+        (self.ignored | self.caught) & bit(signal) == 0
     }
 }
 
@@ -236,13 +260,8 @@ pub fn signals_of(pid: i32) -> Option<Signals> {
     Some(signals)
 }
 
-/// Returns whether the first thread of the process is in `sigwait(3)`, as far as the kernel shows where it sleeps. The
-/// signals that it waits for are unblocked meanwhile, and seem to have their default action.
-pub fn is_in_sigwait(pid: i32) -> bool {
-    read(format!("/proc/{pid}/wchan")).is_ok_and(|wait_channel| wait_channel.contains("sigtimedwait"))
-}
-
-/// Returns whether a thread of the process is in `sigwait(3)`; `None` if one is running, or the kernel does not show
+/// Returns whether a thread of the process is in `sigwait(3)`. The signals that it waits for are unblocked meanwhile, and
+/// seem to have their default action. `None` if one is running, or the kernel does not show
 /// where one sleeps.
 pub fn is_awaiting_signals(pid: i32) -> Option<bool> {
     let mut known = true;
@@ -353,6 +372,20 @@ mod tests {
         assert!(!mark.is_after_start(300, &started_at(500)), "the numbers started over");
         let mark = Mark { ticks: 500, newest: None };
         assert!(mark.is_after_start(9000, &started_at(500)) && !mark.is_after_start(9000, &started_at(501)));
+    }
+
+    #[test]
+    fn the_earlier_moment_is_found_within_a_tick() {
+        let at = |ticks, newest| Mark { ticks, newest };
+        for (earlier, later) in [
+            (at(500, Some(7000)), at(500, Some(7001))),
+            (at(500, Some(7000)), at(501, Some(7001))),
+            (at(500, Some(32_700)), at(500, Some(310))),
+            (at(500, Some(9000)), at(502, Some(7000))),
+            (at(500, None), at(501, Some(7000))),
+        ] {
+            assert_eq!((earlier.earlier(later), later.earlier(earlier)), (earlier, earlier));
+        }
     }
 
     #[test]

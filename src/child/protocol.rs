@@ -101,7 +101,7 @@ pub enum FromGuard {
         /// The cgroup that was created for it.
         cgroup: Option<CgroupPath>,
     },
-    /// The reply to [`ToGuard::Ping`].
+    /// The reply to [`ToGuard::Ping`], and to an order to stop the tree.
     Pong,
     /// The guard itself has received a signal.
     Signalled {

@@ -56,13 +56,6 @@ pub(super) fn ends_by_default(signal: i32) -> bool {
     signal == libc::SIGPIPE || while_waiting(signal) == WhileWaiting::End
 }
 
-/// Returns whether the signal dumps core by default. The kernel begins to end a process when that takes the signal, not
-/// already when it is sent.
-pub(super) fn dumps_core(signal: i32) -> bool {
-    use libc::{SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGQUIT, SIGSEGV, SIGSYS, SIGTRAP, SIGXCPU, SIGXFSZ};
-    [SIGQUIT, SIGILL, SIGTRAP, SIGABRT, SIGFPE, SIGSEGV, SIGBUS, SIGSYS, SIGXCPU, SIGXFSZ].contains(&signal)
-}
-
 /// Returns whether this process ignores the signal.
 pub fn is_ignored(signal: i32) -> bool {
     Disposition::of(signal).is_ok_and(|disposition| disposition.is_ignore())

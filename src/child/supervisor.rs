@@ -206,12 +206,12 @@ impl Supervisor {
         }
         let guard = self.guard_state();
         self.heartbeat.expect_soon(Moment::now(), guard);
-        self.heartbeat.note_ping();
+        self.heartbeat.note_request();
     }
 
     fn ping(&mut self) {
         if self.channel.send(&ToGuard::Ping, None).is_ok() {
-            self.heartbeat.note_ping();
+            self.heartbeat.note_request();
         }
     }
 

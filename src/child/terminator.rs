@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use nix::errno::Errno;
 
 use super::procfs::{self, Mark, Stat};
-use super::signals::{dumps_core, ends_by_default};
+use super::signals::ends_by_default;
 use super::tree::{Member, Next, Tree, is_over};
 use crate::clock::Moment;
 
@@ -18,20 +18,32 @@ const QUIET_PASSES: u32 = 2;
 /// A parent that dies of the signal leaves its children to the guard, and a process may fork between the moment at which its
 /// children are read and that at which it is signalled; a further pass finds both. It also finds what a process starts on
 /// receiving the signal, to clean up, which must not be signalled. Every process that existed before the first signal receives
-/// it. A later one does if its parent had not received the signal yet when it was forked, or died of it without running
-/// a handler. The parent of an orphan is not known; if a process that handles the signal had received it by then, the orphan
+/// it. A later one does if its parent had not taken the signal yet when it was forked, or died of it without running
+/// a handler. The parent of an orphan is not known; if a process that handles the signal had taken it by then, the orphan
 /// may be part of a clean-up and is spared.
 pub(super) struct Terminator {
     tree: Tree,
     signal: i32,
     /// The moment before the first signal.
     began: Option<Mark>,
-    /// The moment before the first signal to a process that does not die of it at once, and may fork afterwards.
+    /// The moment before a process first took the signal that does not die of it, and may fork a clean-up.
     first_handled: Option<Mark>,
-    /// Every process that has received the signal or was spared, with the moment from which on its children are spared;
-    /// `None` if it does not clean up, because it dies of the signal or may not be signalled.
-    known: HashMap<i32, Option<Mark>>,
+    /// Every process that has received the signal or was spared.
+    known: HashMap<i32, Fate>,
+    /// Those that have not taken the signal, by pid.
+    undecided: Vec<i32>,
     quiet_passes: u32,
+}
+
+/// What a process does on the signal.
+#[derive(Clone, Copy)]
+enum Fate {
+    /// It may clean up: the children that it forks after this moment are spared.
+    CleansUp(Mark),
+    /// It forks nothing to clean up: it dies of the signal, or may not be signalled.
+    ForksNothing,
+    /// It had not taken the signal at this moment. If it leaves the default action to the signal, it may die of it.
+    Undecided { at: Mark, may_die: bool },
 }
 
 /// A process that a pass has found and that was not known.
@@ -42,22 +54,28 @@ pub(super) struct Newcomer {
 }
 
 impl Newcomer {
-    /// Returns whether it seemed to leave the default action to the signal, which is to end it.
+    /// Returns whether it leaves the default action to the signal, which is to end it.
     fn may_die_of(&self, signal: i32) -> bool {
         let pid = self.member.pid;
-        let has_default_action = |stat: Stat| match stat.is_default(signal) {
+        let leaves_default = |stat: Stat| match stat.is_default(signal) {
             Some(is_default) => is_default,
-            None => procfs::signals_of(pid).is_some_and(|signals| signals.is_default(signal)),
+            None => procfs::signals_of(pid).is_some_and(|signals| signals.leaves_default(signal)),
         };
-        ends_by_default(signal)
-            && self.stat.is_some_and(has_default_action)
-            && !(dumps_core(signal) && procfs::is_in_sigwait(pid))
+        ends_by_default(signal) && self.stat.is_some_and(leaves_default)
     }
 }
 
 impl Terminator {
     pub(super) fn new(tree: Tree, signal: i32) -> Terminator {
-        Terminator { tree, signal, began: None, first_handled: None, known: HashMap::new(), quiet_passes: 0 }
+        Terminator {
+            tree,
+            signal,
+            began: None,
+            first_handled: None,
+            known: HashMap::new(),
+            undecided: Vec::new(),
+            quiet_passes: 0,
+        }
     }
 
     /// Returns every process that is not known yet, parents before their children; stops at `until`.
@@ -88,6 +106,7 @@ impl Terminator {
         // SIGCONT last: a stopped process acts on the signal before it only when it is continued.
         let signals = [self.signal, libc::SIGCONT];
         let began = *self.began.get_or_insert_with(Mark::now);
+        self.decide();
         let (mut count, mut not_permitted) = (0, Vec::new());
         for newcomer in newcomers {
             if is_over(until) {
@@ -95,31 +114,58 @@ impl Terminator {
             }
             let pid = newcomer.member.pid;
             if !self.is_to_receive(newcomer, began) {
-                self.known.insert(pid, Some(began));
+                self.known.insert(pid, Fate::CleansUp(began));
                 continue;
             }
             let has_received = has_received(pid);
-            let may_die = newcomer.may_die_of(self.signal);
             // Before the signal: when that is sent, its handler may fork before this process runs again.
             let at = if has_received { began } else { Mark::now() };
             let sent = if has_received { Ok(()) } else { self.tree.signal(newcomer.member, &signals) };
             match sent {
-                Ok(()) => count += 1,
+                Ok(()) => {
+                    count += 1;
+                    self.note(pid, at, newcomer.may_die_of(self.signal));
+                }
                 // It is gone, hidden from this process, or has another parent by now: then the next pass finds it.
-                Err(Errno::ESRCH) => continue,
-                Err(Errno::EPERM) if !procfs::is_zombie(pid) => not_permitted.push(pid),
-                Err(_) => {}
+                Err(Errno::ESRCH) => {}
+                Err(errno) => {
+                    self.known.insert(pid, Fate::ForksNothing);
+                    if errno == Errno::EPERM && !procfs::is_zombie(pid) {
+                        not_permitted.push(pid);
+                    }
+                }
             }
-            // After the signal: the process may have begun to handle it since it was found.
-            let dies = may_die && (dumps_core(self.signal) || procfs::is_ending(pid));
-            let cleans_up = sent.is_ok() && !dies;
-            if cleans_up {
-                self.first_handled.get_or_insert(at);
-            }
-            self.known.insert(pid, cleans_up.then_some(at));
         }
         self.quiet_passes = if count == 0 { self.quiet_passes + 1 } else { 0 };
         not_permitted
+    }
+
+    /// Looks again at the processes that had not taken the signal. Those that have since did so after the last look.
+    fn decide(&mut self) {
+        let now = Mark::now();
+        for pid in std::mem::take(&mut self.undecided) {
+            let Some(Fate::Undecided { at, may_die }) = self.known.get(&pid).copied() else { continue };
+            self.note(pid, at, may_die);
+            if let Some(Fate::Undecided { at, .. }) = self.known.get_mut(&pid) {
+                *at = now;
+            }
+        }
+    }
+
+    /// Notes what a process does that has received the signal, and had not taken it at this moment.
+    fn note(&mut self, pid: i32, at: Mark, may_die: bool) {
+        let fate = match cleans_up(self.signal, pid, may_die) {
+            Some(true) => {
+                self.first_handled = Some(self.first_handled.map_or(at, |first| first.earlier(at)));
+                Fate::CleansUp(at)
+            }
+            Some(false) => Fate::ForksNothing,
+            None => {
+                self.undecided.push(pid);
+                Fate::Undecided { at, may_die }
+            }
+        };
+        self.known.insert(pid, fate);
     }
 
     /// Returns whether it existed before the first signal, or was forked by a process that had not received it.
@@ -127,7 +173,8 @@ impl Terminator {
         let Some(stat) = newcomer.stat else { return true };
         let existed_at = |mark: Mark| mark.is_after_start(newcomer.member.pid, &stat);
         let was_forked_before = match self.known.get(&newcomer.member.parent) {
-            Some(cleans_up_from) => cleans_up_from.is_none_or(existed_at),
+            Some(Fate::CleansUp(from)) => existed_at(*from),
+            Some(Fate::ForksNothing | Fate::Undecided { .. }) => true,
             None => self.first_handled.is_none_or(existed_at),
         };
         was_forked_before || existed_at(began)
@@ -143,4 +190,19 @@ impl Terminator {
         self.known.remove(&pid);
         self.tree.forget(pid);
     }
+}
+
+/// Returns whether a process that was sent the signal does not die of it; `None` while it has not taken the signal.
+fn cleans_up(signal: i32, pid: i32, may_die: bool) -> Option<bool> {
+    let dies = || may_die && procfs::is_ending(pid);
+    if dies() {
+        return Some(false);
+    }
+    let is_pending = procfs::signals_of(pid).is_some_and(|signals| signals.is_pending(signal));
+    // A tracer has taken the signal, and may pass it on.
+    if is_pending || procfs::state_of(pid) == Some('t') {
+        return None;
+    }
+    // If it took the signal between the readings, the kernel has begun to end it by now.
+    Some(!dies())
 }

@@ -42,7 +42,7 @@ impl Guard {
             // The reply comes first: a large tree takes seconds to signal.
             ToGuard::Terminate { kill_at } => {
                 self.reply();
-                self.act(Input::Terminate { kill_at });
+                self.terminate_by = Some(self.terminate_by.map_or(kill_at, |before| before.min(kill_at)));
             }
             ToGuard::Kill => {
                 self.reply();
