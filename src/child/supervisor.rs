@@ -3,7 +3,7 @@
 
 mod takeover;
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::io::{self, PipeWriter, Write};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -26,6 +26,9 @@ use crate::readiness::Readiness;
 /// How long a guard may take to report why it exits.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// How long the guard may hold up a command on a terminal until it sees what the terminal sends.
+const READY_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// The supervisor of the command and its guard.
 pub struct Supervisor {
     channel: Channel,
@@ -44,6 +47,8 @@ pub struct Supervisor {
     heartbeat: Heartbeat,
     /// The guard has begun to kill the tree, or to stop it because no renewal was acknowledged in time.
     guard_kills: bool,
+    /// Events that came while a reply of the guard was awaited.
+    early: VecDeque<Event>,
     /// Children that dlock did not create: those of the program that replaced itself with dlock, and, if dlock is the
     /// first process of a PID namespace, its orphans.
     strangers: HashSet<i32>,
@@ -75,6 +80,7 @@ impl Supervisor {
             command_ended: false,
             heartbeat: Heartbeat::default(),
             guard_kills: false,
+            early: VecDeque::new(),
             strangers,
         }
     }
@@ -92,8 +98,8 @@ impl Supervisor {
     /// free the lock: the guard keeps duplicates until the tree is dead.
     ///
     /// # Errors
-    /// The guard is gone; the command has not run.
-    pub fn start(
+    /// The guard is gone; the command has not run. It has not run either if the future is dropped.
+    pub async fn start(
         &mut self,
         mut launch: Launch,
         until: Option<Deadlines>,
@@ -117,6 +123,9 @@ impl Supervisor {
         let keeps = kept.len();
         let message = ToGuard::Start { group: launch.group, until, stop, keeps };
         self.channel.send(&message, None)?;
+        if self.terminal.exists() {
+            self.await_guard().await;
+        }
         // Only now: from here on the command runs, and the guard has its deadline.
         let mut launch_pipe = self.launch_pipe.take().ok_or(io::ErrorKind::AlreadyExists)?;
         launch_pipe.write_all(&frame(&launch)?)?;
@@ -125,6 +134,26 @@ impl Supervisor {
         self.heartbeat.begin(Moment::now());
         self.forwarder.begin(self.group);
         Ok(())
+    }
+
+    /// Waits until the guard has done what it was ordered to do. After that, it sees a Ctrl-C that only the command receives.
+    /// A guard that is stopped, or late, does not keep the command from running.
+    async fn await_guard(&mut self) {
+        self.ping();
+        let replied = async {
+            loop {
+                match self.receive().await {
+                    Some(FromGuard::Pong) => return self.heartbeat.note_reply(),
+                    Some(message) => {
+                        let event = self.handle(message);
+                        self.early.extend(event);
+                    }
+                    // The next reading reports that.
+                    None => return,
+                }
+            }
+        };
+        let _ = tokio::time::timeout(READY_TIMEOUT, replied).await;
     }
 
     /// Reports an acknowledged renewal to the guard.
@@ -275,31 +304,46 @@ impl Supervisor {
     /// Waits for the next event. Dropping the future loses none.
     pub async fn next(&mut self) -> Event {
         loop {
-            let message = match self.channel.receive() {
-                Received::Message(message) => message,
-                Received::Closed if self.finished => return std::future::pending().await,
-                Received::Closed => return Event::GuardLost("the guard process died".into()),
-                Received::Nothing => match &self.readiness {
-                    Some(readiness) => {
-                        readiness.wait().await;
-                        continue;
-                    }
-                    None => return std::future::pending().await,
-                },
+            if let Some(event) = self.early.pop_front() {
+                return event;
+            }
+            let event = match self.receive().await {
+                Some(message) => self.handle(message),
+                None if self.finished => std::future::pending().await,
+                None => Some(Event::GuardLost("the guard process died".into())),
             };
-            match message {
-                FromGuard::Command { pid, cgroup } => {
-                    self.command = Some(pid);
-                    self.cgroup_path = cgroup;
-                }
-                FromGuard::Pong => self.heartbeat.note_reply(),
-                FromGuard::Signalled { signal, sender } => self.forwarder.note_copy(signal, sender),
-                FromGuard::Event(event) => {
-                    self.note(&event);
-                    return event;
-                }
+            if let Some(event) = event {
+                return event;
             }
         }
+    }
+
+    /// Waits for the next message; `None` if the guard is gone. Dropping the future loses none.
+    async fn receive(&mut self) -> Option<FromGuard> {
+        loop {
+            match (self.channel.receive(), &self.readiness) {
+                (Received::Message(message), _) => return Some(message),
+                (Received::Closed, _) => return None,
+                (Received::Nothing, Some(readiness)) => readiness.wait().await,
+                (Received::Nothing, None) => std::future::pending().await,
+            }
+        }
+    }
+
+    fn handle(&mut self, message: FromGuard) -> Option<Event> {
+        match message {
+            FromGuard::Command { pid, cgroup } => {
+                self.command = Some(pid);
+                self.cgroup_path = cgroup;
+            }
+            FromGuard::Pong => self.heartbeat.note_reply(),
+            FromGuard::Signalled { signal, sender } => self.forwarder.note_copy(signal, sender),
+            FromGuard::Event(event) => {
+                self.note(&event);
+                return Some(event);
+            }
+        }
+        None
     }
 
     fn note(&mut self, event: &Event) {

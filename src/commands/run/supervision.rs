@@ -60,7 +60,7 @@ impl Run<'_> {
         priority::raise();
         let deadlines = supervision.deadlines();
         let stop = plan.settings.stop_options(plan.terms.grace);
-        if supervision.supervisor.start(launch, deadlines, stop, &kept).is_err() {
+        if supervision.supervisor.start(launch, deadlines, stop, &kept).await.is_err() {
             let why = supervision.supervisor.failure_of_guard().await;
             supervision.kill_tree().await;
             return failed(why);
