@@ -82,7 +82,7 @@ impl Stat {
 
     /// Returns whether it leaves the default action to a signal, which it may block; `None` for a real-time signal, which these
     /// fields do not include.
-    pub fn is_default(&self, signal: i32) -> Option<bool> {
+    pub fn leaves_default(&self, signal: i32) -> Option<bool> {
         (signal < 32).then_some(self.not_default & bit(signal) == 0)
     }
 }
@@ -393,9 +393,9 @@ mod tests {
         let own = std::process::id() as i32;
         let stat = Stat::of(own).expect("a process that runs");
         // The test harness, as every Rust program, ignores SIGPIPE and leaves SIGTERM alone.
-        assert_eq!(stat.is_default(libc::SIGPIPE), Some(false));
-        assert_eq!(stat.is_default(libc::SIGTERM), Some(true));
-        assert_eq!(stat.is_default(libc::SIGRTMIN()), None);
+        assert_eq!(stat.leaves_default(libc::SIGPIPE), Some(false));
+        assert_eq!(stat.leaves_default(libc::SIGTERM), Some(true));
+        assert_eq!(stat.leaves_default(libc::SIGRTMIN()), None);
         let mark = Mark::now();
         assert!(mark.is_after_start(own, &stat));
     }

@@ -26,8 +26,8 @@ use crate::readiness::Readiness;
 /// How long a guard may take to report why it exits.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long the guard may hold up a command on a terminal until it sees what the terminal sends.
-const READY_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long the guard may hold up a command that has its own process group on a terminal.
+const READY_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// The supervisor of the command and its guard.
 pub struct Supervisor {
@@ -123,8 +123,13 @@ impl Supervisor {
         let keeps = kept.len();
         let message = ToGuard::Start { group: launch.group, until, stop, keeps };
         self.channel.send(&message, None)?;
-        if self.terminal.exists() {
-            self.await_guard().await;
+        if self.terminal.exists() && launch.group != Group::Shared {
+            let latest = Moment::now() + READY_TIMEOUT;
+            self.await_guard(until.map_or(latest, |deadlines| latest.min(deadlines.earliest))).await?;
+            // The command does not run: the lease has ended, or the guard cannot keep the lock.
+            if self.guard_kills || self.command_ended {
+                return Ok(());
+            }
         }
         // Only now: from here on the command runs, and the guard has its deadline.
         let mut launch_pipe = self.launch_pipe.take().ok_or(io::ErrorKind::AlreadyExists)?;
@@ -136,24 +141,28 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Waits until the guard has done what it was ordered to do. After that, it sees a Ctrl-C that only the command receives.
-    /// A guard that is stopped, or late, does not keep the command from running.
-    async fn await_guard(&mut self) {
+    /// Waits until the guard has done what it was ordered to do, until this moment at most: a guard that is late, or stopped,
+    /// does not keep the command from running. After that, the guard sees a Ctrl-C that only the command receives.
+    ///
+    /// # Errors
+    /// The guard is gone.
+    async fn await_guard(&mut self, until: Moment) -> io::Result<()> {
         self.ping();
         let replied = async {
             loop {
-                match self.receive().await {
-                    Some(FromGuard::Pong) => return self.heartbeat.note_reply(),
-                    Some(message) => {
+                match self.receive().await.ok_or(io::ErrorKind::BrokenPipe)? {
+                    FromGuard::Pong => {
+                        self.heartbeat.note_reply();
+                        return Ok(());
+                    }
+                    message => {
                         let event = self.handle(message);
                         self.early.extend(event);
                     }
-                    // The next reading reports that.
-                    None => return,
                 }
             }
         };
-        let _ = tokio::time::timeout(READY_TIMEOUT, replied).await;
+        tokio::time::timeout(until - Moment::now(), replied).await.unwrap_or(Ok(()))
     }
 
     /// Reports an acknowledged renewal to the guard.

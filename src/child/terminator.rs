@@ -57,7 +57,7 @@ impl Newcomer {
     /// Returns whether it leaves the default action to the signal, which is to end it.
     fn may_die_of(&self, signal: i32) -> bool {
         let pid = self.member.pid;
-        let leaves_default = |stat: Stat| match stat.is_default(signal) {
+        let leaves_default = |stat: Stat| match stat.leaves_default(signal) {
             Some(is_default) => is_default,
             None => procfs::signals_of(pid).is_some_and(|signals| signals.leaves_default(signal)),
         };
@@ -106,7 +106,7 @@ impl Terminator {
         // SIGCONT last: a stopped process acts on the signal before it only when it is continued.
         let signals = [self.signal, libc::SIGCONT];
         let began = *self.began.get_or_insert_with(Mark::now);
-        self.decide();
+        self.decide(until);
         let (mut count, mut not_permitted) = (0, Vec::new());
         for newcomer in newcomers {
             if is_over(until) {
@@ -118,13 +118,14 @@ impl Terminator {
                 continue;
             }
             let has_received = has_received(pid);
+            let may_die = newcomer.may_die_of(self.signal);
             // Before the signal: when that is sent, its handler may fork before this process runs again.
             let at = if has_received { began } else { Mark::now() };
             let sent = if has_received { Ok(()) } else { self.tree.signal(newcomer.member, &signals) };
             match sent {
                 Ok(()) => {
                     count += 1;
-                    self.note(pid, at, newcomer.may_die_of(self.signal));
+                    self.note(pid, at, may_die);
                 }
                 // It is gone, hidden from this process, or has another parent by now: then the next pass finds it.
                 Err(Errno::ESRCH) => {}
@@ -141,9 +142,13 @@ impl Terminator {
     }
 
     /// Looks again at the processes that had not taken the signal. Those that have since did so after the last look.
-    fn decide(&mut self) {
+    /// Stops at `until`.
+    fn decide(&mut self, until: Option<Moment>) {
         let now = Mark::now();
         for pid in std::mem::take(&mut self.undecided) {
+            if is_over(until) {
+                break;
+            }
             let Some(Fate::Undecided { at, may_die }) = self.known.get(&pid).copied() else { continue };
             self.note(pid, at, may_die);
             if let Some(Fate::Undecided { at, .. }) = self.known.get_mut(&pid) {
@@ -199,8 +204,8 @@ fn cleans_up(signal: i32, pid: i32, may_die: bool) -> Option<bool> {
         return Some(false);
     }
     let is_pending = procfs::signals_of(pid).is_some_and(|signals| signals.is_pending(signal));
-    // A tracer has taken the signal, and may pass it on.
-    if is_pending || procfs::state_of(pid) == Some('t') {
+    // A tracer that has taken the signal may pass it on.
+    if is_pending || (may_die && procfs::state_of(pid) == Some('t')) {
         return None;
     }
     // If it took the signal between the readings, the kernel has begun to end it by now.

@@ -66,8 +66,8 @@ impl Guard {
         self.standby.note_ping();
     }
 
-    /// dlock lets the command run right after sending this message: so the guard has the deadline before the command's
-    /// first instruction, and is there to see its end.
+    /// dlock lets the command run after sending this message, so that the guard has the deadline before the command's first
+    /// instruction, and is there to see its end. It waits for more than that only on a terminal.
     fn start(&mut self, group: Group, until: Option<Deadlines>) {
         use nix::unistd::{Pid, setpgid, setsid};
         self.command.enter(group);
