@@ -299,6 +299,11 @@ rmdir inside
 TURNS = 6
 
 
+# In milliseconds, much longer than a turn takes. What a failed attempt leaves on a majority of nodes stays for as long, which
+# is to end before the others have waited too long.
+LEASE_OF_A_TURN = 15_000
+
+
 def no_update_is_lost(scenario, crew):
     """Workers of many kinds count to the same number, which only the lock protects."""
     place = scenario.stage.place / f"counter.{scenario.name}"
@@ -316,7 +321,7 @@ def no_update_is_lost(scenario, crew):
     def client(who, library):
         worker = scenario._start(Client(library, scenario.stage.nodes))
         for _ in range(TURNS):
-            worker.say("wait", scenario.name, LONG, 60_000)
+            worker.say("wait", scenario.name, LEASE_OF_A_TURN, 60_000)
             equal(worker.answer(), "waiting", f"the answer of {who}")
             worker.gets_it()
             subprocess.run([*turn, who, str(worker.token or "")], check=True, timeout=60)
