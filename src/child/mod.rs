@@ -20,6 +20,7 @@ mod heartbeat;
 mod inherited;
 mod killer;
 mod launch;
+mod mark;
 mod parked;
 mod procfs;
 mod program;

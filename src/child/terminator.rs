@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use nix::errno::Errno;
 
-use super::procfs::{self, Mark, Stat};
+use super::mark::Mark;
+use super::procfs::{self, Stat};
 use super::signals::ends_by_default;
 use super::tree::{Member, Next, Tree, is_over};
 use crate::clock::Moment;
@@ -30,8 +31,6 @@ pub(super) struct Terminator {
     first_handled: Option<Mark>,
     /// Every process that has received the signal or was spared.
     known: HashMap<i32, Fate>,
-    /// Those that have not taken the signal, by pid.
-    undecided: Vec<i32>,
     quiet_passes: u32,
 }
 
@@ -67,15 +66,7 @@ impl Newcomer {
 
 impl Terminator {
     pub(super) fn new(tree: Tree, signal: i32) -> Terminator {
-        Terminator {
-            tree,
-            signal,
-            began: None,
-            first_handled: None,
-            known: HashMap::new(),
-            undecided: Vec::new(),
-            quiet_passes: 0,
-        }
+        Terminator { tree, signal, began: None, first_handled: None, known: HashMap::new(), quiet_passes: 0 }
     }
 
     /// Returns every process that is not known yet, parents before their children; stops at `until`.
@@ -145,11 +136,18 @@ impl Terminator {
     /// Stops at `until`.
     fn decide(&mut self, until: Option<Moment>) {
         let now = Mark::now();
-        for pid in std::mem::take(&mut self.undecided) {
+        let undecided: Vec<_> = self
+            .known
+            .iter()
+            .filter_map(|(pid, fate)| match fate {
+                Fate::Undecided { at, may_die } => Some((*pid, *at, *may_die)),
+                Fate::CleansUp(_) | Fate::ForksNothing => None,
+            })
+            .collect();
+        for (pid, at, may_die) in undecided {
             if is_over(until) {
                 break;
             }
-            let Some(Fate::Undecided { at, may_die }) = self.known.get(&pid).copied() else { continue };
             self.note(pid, at, may_die);
             if let Some(Fate::Undecided { at, .. }) = self.known.get_mut(&pid) {
                 *at = now;
@@ -165,10 +163,7 @@ impl Terminator {
                 Fate::CleansUp(at)
             }
             Some(false) => Fate::ForksNothing,
-            None => {
-                self.undecided.push(pid);
-                Fate::Undecided { at, may_die }
-            }
+            None => Fate::Undecided { at, may_die },
         };
         self.known.insert(pid, fate);
     }
